@@ -1,0 +1,102 @@
+# One command for everything: each target sets up what it needs, says what it does, and does nothing twice.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BUILT := $(VENV)/.built
+SANITIZERS := address thread
+LOCKS := requirements/build.txt requirements/runtime.txt requirements/dev.txt
+NATIVE := CMakeLists.txt $(shell find native -type f -not -name '*.pyc')
+SHELL_SCRIPTS := .ci/run tools/debian-packages examples/demo/run
+PYTHON_SOURCES := src tests tools native/tools
+
+# Processes must not find a simulated machine of the user's by accident.
+unexport GPUSLICE_SIM
+
+say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: setup
+setup: $(BUILT) ## Make .venv with .venv/bin/gpuslice; after a change in C, build again
+
+.PHONY: demo
+demo: setup ## Run a CUDA program on two simulated GPUs
+	@$(BIN)/python tools/client_environments.py cudart-12.9
+	$(call say,Running the demonstration)
+	@examples/demo/run
+
+.PHONY: check
+check: setup ## Check style, types, layers and scripts
+	@tools/debian-packages check
+	$(call say,Checking style)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo 'run: make format' >&2; exit 1; }
+	$(call say,Checking types)
+	@$(BIN)/mypy
+	$(call say,Checking layers)
+	@$(BIN)/lint-imports --no-cache | tail -n 3
+	$(call say,Checking shell scripts)
+	@shellcheck $(SHELL_SCRIPTS)
+	$(call say,Checking house rules)
+	@$(BIN)/python tools/house_rules.py
+
+.PHONY: test
+test: check clients sanitizers ## Check, then run every test
+	$(call say,Running the tests)
+	@$(BIN)/pytest
+
+.PHONY: bench
+bench: setup clients ## Measure what we publish
+	$(call say,Measuring)
+	@$(BIN)/python -m bench
+
+.PHONY: clients
+clients: $(INSTALLED) ## Install NVIDIA's libraries that the tests run on the simulator
+	@$(BIN)/python tools/client_environments.py
+
+.PHONY: sanitizers
+sanitizers: $(addprefix sanitizer-,$(SANITIZERS)) ## Build the native libraries with sanitizers, for tests
+
+.PHONY: $(addprefix sanitizer-,$(SANITIZERS))
+$(addprefix sanitizer-,$(SANITIZERS)): sanitizer-%: $(INSTALLED)
+	$(call say,Building the native libraries with the $* sanitizer)
+	@[ -f build/$*/build.ninja ] || $(BIN)/cmake -S . -B build/$* -G Ninja --log-level=WARNING \
+	    -D CMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -D Python3_EXECUTABLE="$(abspath $(BIN))/python" \
+	    -D CMAKE_BUILD_TYPE=RelWithDebInfo -D GPUSLICE_SANITIZE=$*
+	@$(BIN)/cmake --build build/$* -- --quiet
+
+.PHONY: format
+format: $(INSTALLED) ## Format the Python sources
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format .
+
+.PHONY: lock
+lock: $(INSTALLED) ## Resolve and hash every dependency anew
+	@$(BIN)/python tools/lock.py
+
+.PHONY: clean
+clean: ## Remove what was built; keep downloads
+	$(call say,Removing .venv and build)
+	@rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(INSTALLED): $(LOCKS)
+	@tools/debian-packages build
+	$(call say,Installing hash-locked dependencies into $(VENV))
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --require-hashes $(addprefix -r ,$(LOCKS))
+	@touch $@
+
+$(BUILT): $(INSTALLED) pyproject.toml $(NATIVE)
+	$(call say,Building the native libraries and installing gpuslice)
+	@$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@

@@ -1,0 +1,68 @@
+"""The command `gpuslice`: its groups, and how it fails.
+
+A command is imported when it is called: starting `gpuslice` must not cost what the other commands need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+from gpuslice.model.errors import GpusliceError
+
+#: name -> (module, one line for the list of commands)
+_COMMANDS: Final = {
+    "sim": ("gpuslice.cli.sim", "Simulated GPUs, for machines that have none."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name and imports the one that is called."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(_COMMANDS.items())])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gpuslice", message="gpuslice %(version)s")
+def command() -> None:
+    """GPU slicing: many workloads share a GPU, each inside its quota."""
+
+
+def main() -> None:
+    """Runs the command. Exit codes: 0 done, 1 failed, 2 called wrongly."""
+    try:
+        code = command.main(prog_name="gpuslice", standalone_mode=False)
+    except click.UsageError as error:
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        _fail(f"{error.format_message()}{hint}", 2)
+    except click.Abort:
+        _fail("interrupted", 130)
+    except click.ClickException as error:
+        _fail(error.format_message(), 1)
+    except GpusliceError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # The reader has what it wanted (`gpuslice ... | head`); keep Python from complaining at exit.
+        sys.stdout = None
+        sys.exit(141)
+    sys.exit(code)
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"error: {text}", err=True)
+    sys.exit(code)

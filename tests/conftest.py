@@ -1,0 +1,101 @@
+"""Fixtures that every test may use, and what this repository asks of all tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuslice.simulator import configuration, machine
+from tests.support import Simulated, SimulatedMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+# Unique in this run and between runs side by side, so that tests run in parallel and leftovers are known as ours.
+_PREFIX = f"test-{os.getpid()}-"
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def simulated() -> Iterator[Simulated]:
+    """Makes simulated machines that end with the test."""
+    with ExitStack() as stack:
+
+        def make(
+            gpus: str = "1xA100-40GB", *, context_bytes: int = 0, kernel_ns: int = 2000, wave_ns: int = 1000
+        ) -> SimulatedMachine:
+            plain = configuration.from_text(gpus, name=f"{_PREFIX}{next(_numbers)}")
+            made = machine.create(
+                dataclasses.replace(
+                    plain,
+                    gpus=tuple(dataclasses.replace(gpu, context_bytes=context_bytes) for gpu in plain.gpus),
+                    kernel_ns=kernel_ns,
+                    wave_ns=wave_ns,
+                )
+            )
+            stack.callback(_destroy, made)
+            return SimulatedMachine(made)
+
+        yield make
+
+
+@pytest.fixture
+def machine_name() -> Iterator[str]:
+    """A name for a machine that the test itself makes; if it is up at the end, it is removed."""
+    name = f"{_PREFIX}{next(_numbers)}"
+    yield name
+    for found in machine.machines():
+        if found.name == name:
+            found.destroy()
+
+
+@pytest.fixture(scope="session")
+def gpuslice_command() -> Path:
+    """The installed command."""
+    command = Path(sys.executable).parent / "gpuslice"
+    assert command.is_file(), "gpuslice is not installed: run `make setup`"
+    return command
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    left = sorted(str(path) for path in machine.ROOT.glob(f"*gpuslice-sim.{_PREFIX}*"))
+    assert not left, f"tests left simulated machines behind: {left}"
+
+
+def _destroy(made: machine.Machine) -> None:
+    if made.directory.exists():  # a test may have taken it down
+        made.destroy()
+
+
+# A skipped test is a promise not kept: where everything is installed (CI), it is a failure.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_skipped(report)
+    return report
+
+
+def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    expected_to_fail = hasattr(report, "wasxfail")
+    if os.environ.get("CI") == "true" and report.skipped and not expected_to_fail:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"CI accepts no skip: {reason}"

@@ -1,0 +1,28 @@
+"""What C programs of tests are built against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sanitized_libraries(sanitizer: str) -> Path:
+    """The folder with the simulator's libraries, built with that sanitizer (address or thread)."""
+    folder = ROOT / "build" / sanitizer / "native" / "simulator"
+    if not (folder / "libcuda.so.1").is_file():
+        pytest.fail(f"there is no build with the {sanitizer} sanitizer: run `make sanitizers`", pytrace=False)
+    return folder
+
+
+def cuda_headers() -> Path:
+    """The folder of cuda.h and nvml.h, from the wheels that the build uses."""
+    import nvidia
+
+    for root in nvidia.__path__:
+        folder = Path(root) / "cu13" / "include"
+        if (folder / "cuda.h").is_file():
+            return folder
+    raise AssertionError("NVIDIA's headers are not installed: run `make setup`")
