@@ -15,7 +15,6 @@ SANITIZERS := address thread
 LOCKS := requirements/build.txt requirements/runtime.txt requirements/dev.txt
 NATIVE := CMakeLists.txt $(shell find native -type f -not -name '*.pyc')
 SHELL_SCRIPTS := .ci/run tools/debian-packages examples/demo/run
-PYTHON_SOURCES := src tests tools native/tools
 
 # Processes must not find a simulated machine of the user's by accident.
 unexport GPUSLICE_SIM

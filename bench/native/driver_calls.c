@@ -1,8 +1,7 @@
-/* What calls of the simulated driver cost, each beside a baseline of the same run: a call into a shared library that does
- * nothing, or the C library's malloc and free. A batch of the baseline and a batch of the call take turns, so that both
- * see the same machine. One JSON object per line on standard output; nanoseconds are medians over the batches. */
+/* What calls of the simulated driver cost, each beside a baseline of the same run: a call into a shared library that
+ * does nothing, or the C library's malloc and free. A batch of the baseline and a batch of the call take turns, so that
+ * both see the same machine. One JSON object per line on standard output; nanoseconds are medians over the batches. */
 #include <cuda.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,8 +98,8 @@ static void measure(const struct measurement *measurement) {
     qsort(calls, BATCHES, sizeof calls[0], compare);
     qsort(baselines, BATCHES, sizeof baselines[0], compare);
     double median = calls[BATCHES / 2], baseline = baselines[BATCHES / 2];
-    printf("{\"name\": \"%s\", \"nanoseconds\": %.2f, \"minimum\": %.2f, \"baseline\": %.2f, \"baseline_name\": \"%s\", "
-           "\"ratio\": %.3f}\n",
+    printf("{\"name\": \"%s\", \"nanoseconds\": %.2f, \"minimum\": %.2f, \"baseline\": %.2f, "
+           "\"baseline_name\": \"%s\", \"ratio\": %.3f}\n",
            measurement->name, median, calls[0], baseline, measurement->baseline_name, median / baseline);
     fflush(stdout);
 }
@@ -118,7 +117,8 @@ static void measure_allocations(void) {
 }
 
 int main(void) {
-    static const char code[] = ".version 8.0\n.target sm_80\n.entry plain() { ret; }\n.entry gpuslice_fill() { ret; }\n";
+    static const char code[] = ".version 8.0\n.target sm_80\n"
+                               ".entry plain() { ret; }\n.entry gpuslice_fill() { ret; }\n";
     static const struct measurement measurements[] = {
         {"cuMemGetInfo", ask_memory, call_nothing, "empty call"},
         {"cuLaunchKernel", launch_plain, call_nothing, "empty call"},

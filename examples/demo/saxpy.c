@@ -2,8 +2,10 @@
  *
  * usage: saxpy DEVICE
  *
- * Copies two vectors to the device and back, checks them, prints one line, and keeps its memory until its standard input
- * ends, so that others can see it at work. */
+ * Computes y = 2 x + y on the device, checks it on the host, prints one line of a table, and keeps its memory until its
+ * standard input ends, so that others can see it at work. */
+#include "kernel.h"
+
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,18 +14,19 @@
 #define BYTES (COUNT * sizeof(float))
 
 static void check(cudaError_t error, const char *what) {
-    if (error == cudaSuccess) return;
+    if (error == cudaSuccess) {
+        return;
+    }
     fprintf(stderr, "error: %s: %s\n", what, cudaGetErrorString(error));
     exit(1);
 }
 
-static float *vector(float first, float step) {
+static float *host_vector(void) {
     float *values = malloc(BYTES);
     if (values == NULL) {
         perror("error: malloc");
         exit(1);
     }
-    for (size_t i = 0; i < COUNT; i++) values[i] = first + step * (float)(i % 1024);
     return values;
 }
 
@@ -34,41 +37,57 @@ static float *on_device(const float *values) {
     return device;
 }
 
-static size_t differences(const float *expected, const float *device) {
-    float *actual = vector(0, 0);
-    check(cudaMemcpy(actual, device, BYTES, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
-    size_t count = 0;
-    for (size_t i = 0; i < COUNT; i++) count += actual[i] != expected[i];
-    free(actual);
-    return count;
+/* y = a x + y on the device; gives the time that the device took. */
+static float compute(float a, const float *x, float *y) {
+    cudaEvent_t begin, end;
+    float milliseconds = 0;
+    check(cudaEventCreate(&begin), "cudaEventCreate");
+    check(cudaEventCreate(&end), "cudaEventCreate");
+    check(cudaEventRecord(begin, NULL), "cudaEventRecord");
+    check(launch_saxpy(a, x, y, COUNT), "launching the kernel");
+    check(cudaEventRecord(end, NULL), "cudaEventRecord");
+    check(cudaEventSynchronize(end), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    check(cudaEventDestroy(begin), "cudaEventDestroy");
+    check(cudaEventDestroy(end), "cudaEventDestroy");
+    return milliseconds;
 }
 
 int main(int argc, char **argv) {
     int device = argc > 1 ? atoi(argv[1]) : 0;
-    int devices = 0, runtime = 0, driver = 0;
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    int runtime = 0, driver = 0;
+    struct cudaDeviceProp properties;
     check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
     check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
     check(cudaSetDevice(device), "cudaSetDevice");
-    struct cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
 
-    float *x = vector(0, 1), *y = vector(2048, -1);
+    float *x = host_vector(), *y = host_vector(), *result = host_vector();
+    for (unsigned int i = 0; i < COUNT; i++) {
+        x[i] = (float)(i % 1024);
+        y[i] = 2048 - x[i];
+    }
     float *device_x = on_device(x), *device_y = on_device(y);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    size_t wrong = differences(x, device_x) + differences(y, device_y);
+    float milliseconds = compute(2, device_x, device_y);
+    check(cudaMemcpy(result, device_y, BYTES, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
+    size_t wrong = 0;
+    for (unsigned int i = 0; i < COUNT; i++) {
+        wrong += result[i] != 2 * x[i] + y[i];
+    }
 
     size_t available = 0, total = 0;
     check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-    printf("%d of %d  %-24s runtime %d.%d  driver %d.%d  %zu MiB there and back: %s  %zu of %zu MiB free\n", device,
-           devices, properties.name, runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10,
-           2 * BYTES >> 20, wrong == 0 ? "right" : "WRONG", available >> 20, total >> 20);
+    printf("%-4d %-24s %4d.%-4d %3d.%-4d %5.2f ms   %-7s %6zu of %zu MiB\n", device, properties.name, runtime / 1000,
+           runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, (double)milliseconds, wrong == 0 ? "right" : "WRONG",
+           available >> 20, total >> 20);
     fflush(stdout);
 
-    while (getchar() != EOF) continue;
+    while (getchar() != EOF) {
+    }
     check(cudaFree(device_x), "cudaFree");
     check(cudaFree(device_y), "cudaFree");
     free(x);
     free(y);
+    free(result);
     return wrong == 0 ? 0 : 1;
 }

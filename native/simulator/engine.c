@@ -55,6 +55,7 @@ static void commit_state(struct sim_engine *engine, const struct sim_engine_stat
     uint32_t next = 1 - atomic_load(&engine->current);
     engine->states[next] = *state;
     atomic_store(&engine->current, next);
+    atomic_store(&engine->progress, state->progress);
 }
 
 /* ---- which slots are busy ---- */
@@ -220,7 +221,7 @@ uint64_t sim_engine_submit(struct sim_process *process, uint32_t domain, uint64_
 }
 
 bool sim_engine_reached(struct sim_process *process, uint32_t domain, uint64_t progress) {
-    if (load_state(&process->machine->engines[domain]).progress >= progress) {
+    if (atomic_load(&process->machine->engines[domain].progress) >= progress) {
         return true;
     }
     return evaluate(process, domain, NULL).progress >= progress;

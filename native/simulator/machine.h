@@ -69,6 +69,7 @@ struct sim_gpu_spec {
     uint32_t power_limit_milliwatts;
     uint32_t numa_node; /* UINT32_MAX: none */
     uint32_t mig_capable, profile_count;
+    uint32_t reserved;
     struct sim_profile profiles[SIM_MAX_PROFILES];
 };
 
@@ -131,6 +132,7 @@ struct sim_sample {
 struct sim_engine {
     _Atomic uint32_t lock;    /* slot number + 1 of the holder */
     _Atomic uint32_t current; /* which of the two states is valid */
+    _Atomic uint64_t progress; /* that of the valid state, for readers without the lock */
     struct sim_engine_state states[2];
     _Atomic uint64_t active_summary[SIM_MAX_SLOTS / 64 / 64];
     _Atomic uint64_t active[SIM_MAX_SLOTS / 64]; /* slots with unfinished work */

@@ -3,7 +3,7 @@
  *
  * usage: fuzz_image [ROUNDS [SEED]]
  *
- * Images go in through calls that know their size, a file and the linker: a bare pointer cannot be checked by anyone. */
+ * Images go in through calls that know their size, of files and of the linker: a bare pointer nobody can check. */
 #define _GNU_SOURCE
 #include "check.h"
 

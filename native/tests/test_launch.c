@@ -89,7 +89,8 @@ static void bad_launches_are_refused(void) {
                                {1, 1, 1, 1u << 16, 1u << 16, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         unsigned int *d = sizes[i];
-        CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(plain, d[0], d[1], d[2], d[3], d[4], d[5], 0, NULL, NULL, NULL));
+        CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                     cuLaunchKernel(plain, d[0], d[1], d[2], d[3], d[4], d[5], 0, NULL, NULL, NULL));
     }
     CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(plain, 1, 1, 1, 1, 1, 1, 49153, NULL, NULL, NULL));
     CHECK_RESULT(CUDA_SUCCESS, cuFuncSetAttribute(plain, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536));
@@ -195,7 +196,8 @@ static void occupancy_follows_the_gpu(CUdevice device) {
     size_t bytes;
     CHECK_RESULT(CUDA_SUCCESS,
                  cuDeviceGetAttribute(&per_multiprocessor, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device));
-    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    CHECK_RESULT(CUDA_SUCCESS,
+                 cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
     CHECK_RESULT(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 256, 0));
     CHECK(blocks == per_multiprocessor / 256);
     CHECK_RESULT(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 255, 0));

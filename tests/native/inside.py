@@ -1,7 +1,7 @@
 """Tests that run on a simulated machine.
 
-A process opens one machine and keeps it, so each of these tests has a process of its own, with NVML initialized. What it
-raises fails the test, shown with the local variables of the body.
+A process opens one machine and keeps it, so each of these tests has a process of its own, with NVML initialized. What
+it raises fails the test, shown with the local variables of the body.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def on_machine(gpus: str = "1xA100-40GB") -> Callable[[Callable[..., None]], Cal
         @functools.wraps(body)
         def test(simulated: Simulated, **arguments: object) -> None:
             command = [sys.executable, "-m", __name__, body.__module__, body.__name__, json.dumps(arguments)]
-            path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-            done = simulated(gpus).run(command, check=False, extra={"PYTHONPATH": path})
+            done = simulated(gpus).run(command, check=False, extra=python_path())
             if done.returncode != 0:
                 raise AssertionError(f"in its process, the test ended with {done.returncode}\n{done.stderr}")
 
@@ -43,6 +42,11 @@ def on_machine(gpus: str = "1xA100-40GB") -> Callable[[Callable[..., None]], Cal
         return test
 
     return decorate
+
+
+def python_path() -> dict[str, str]:
+    """What makes the folder of tests a package in another process, wherever it starts."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def _main(module: str, name: str, arguments: str) -> int:

@@ -39,9 +39,7 @@ def refused(code: int) -> Iterator[None]:
 
 def names(library: Path) -> list[str]:
     """Every function that the library exports."""
-    listing = subprocess.run(
-        ["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True
-    ).stdout
+    listing = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     return sorted(line.split()[2].split("@")[0] for line in listing.splitlines() if " nvml" in line)
 
 

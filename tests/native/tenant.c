@@ -1,5 +1,5 @@
-/* A process on a simulated machine without CUDA: has a context on one memory domain, holds some of its memory, and keeps
- * it busy if asked to. Says "ready" and lives until its input ends.
+/* A process on a simulated machine without CUDA: has a context on one memory domain, holds some of its memory, and
+ * keeps it busy if asked to. Says "ready" and lives until its input ends.
  *
  * tenant DOMAIN BYTES BUSY */
 #include <poll.h>

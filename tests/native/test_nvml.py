@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 NAMES_BEFORE_INIT = {"nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlErrorString"}
 #: Their first argument is no handle, though their names begin as if it were.
-WITHOUT_HANDLE = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleBy", "nvmlDeviceDiscoverGpus", "nvmlDeviceRemoveGpu")
-WITHOUT_HANDLE += ("nvmlDeviceModifyDrainState", "nvmlDeviceQueryDrainState")
+WITHOUT_HANDLE = (
+    "nvmlDeviceDiscoverGpus",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleBy",
+    "nvmlDeviceModifyDrainState",
+    "nvmlDeviceQueryDrainState",
+    "nvmlDeviceRemoveGpu",
+)
 
 
 def library() -> Path:
@@ -248,7 +254,7 @@ def test_neighbours_know_how_far_they_are_apart() -> None:
     assert pynvml.nvmlDeviceGetTopologyCommonAncestor(first, second) == pynvml.NVML_TOPOLOGY_NODE
     assert pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE) == pynvml.NVML_P2P_STATUS_OK
     cpus = pynvml.nvmlDeviceGetCpuAffinity(first, 16)
-    assert sum(bin(word).count("1") for word in cpus) == os.cpu_count()
+    assert sum(word.bit_count() for word in cpus) == os.cpu_count()
 
 
 @on_machine()

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from gpuslice.model.gpus import PRESETS, MigPlacement, MigProfile
 from tests.native import nvml
-from tests.native.inside import on_machine
+from tests.native.inside import on_machine, python_path
 from tests.native.nvml import MIB, call, create_instance, create_mig_device, enable_mig, gpu, place_of, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support import Simulated
 
 A100 = PRESETS["A100-40GB"].mig_profiles
@@ -74,18 +76,32 @@ def test_only_root_and_the_owner_of_the_machine_change_it() -> None:
     device = mig_gpu()
     instance = create_instance(device, THREE)
     os.seteuid(65534)
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: create_instance(device, ONE),
         lambda: pynvml.nvmlGpuInstanceDestroy(instance),
         lambda: pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0),
         lambda: pynvml.nvmlDeviceSetMigMode(device, 0),
         lambda: pynvml.nvmlDeviceGetMemoryInfo(device),
-    ):
+    ]
+    for change in attempts:
         with refused(pynvml.NVML_ERROR_NO_PERMISSION):
-            attempt()
+            change()
 
 
 # ---- profiles ----
+
+#: What we call the numbers of a profile, and what NVML calls them.
+NVML_NAMES = {
+    "id": "id",
+    "compute_slices": "sliceCount",
+    "max_instances": "instanceCount",
+    "multiprocessors": "multiprocessorCount",
+    "copy_engines": "copyEngineCount",
+    "decoders": "decoderCount",
+    "encoders": "encoderCount",
+    "jpegs": "jpegCount",
+    "ofas": "ofaCount",
+}
 
 
 @on_machine("1xA100-40GB,1xA100-80GB,1xH100-80GB")
@@ -94,12 +110,10 @@ def test_each_version_of_a_profile_says_the_same(index: int) -> None:
     device = gpu(index)
     profiles = list(PRESETS.values())[index].mig_profiles
     for profile in profiles:
-        expected = (profile.id, profile.compute_slices, profile.max_instances, profile.multiprocessors)
-        expected += (profile.copy_engines, profile.decoders, profile.encoders, profile.jpegs, profile.ofas)
         for version in (1, 2):
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, profile.number, version)
-            told = (info.id, info.sliceCount, info.instanceCount, info.multiprocessorCount, info.copyEngineCount)
-            assert (*told, info.decoderCount, info.encoderCount, info.jpegCount, info.ofaCount) == expected
+            told = {ours: getattr(info, theirs) for ours, theirs in NVML_NAMES.items()}
+            assert told == {name: getattr(profile, name) for name in NVML_NAMES}
             assert info.memorySizeMB == profile.memory_bytes // MIB
         by_id = pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(device, profile.id)
         assert (by_id.name, info.name) == (f"MIG {profile.name}",) * 2
@@ -364,7 +378,7 @@ def test_a_mig_device_is_a_device_of_its_own() -> None:
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
     ]
     assert [pynvml.nvmlDeviceGetIndex(device) for device in nvml.mig_devices(parent)] == [0, 1]
-    assert (pynvml.nvmlDeviceIsMigDeviceHandle(parent), pynvml.nvmlDeviceIsMigDeviceHandle(small)) == (0, 1)
+    assert [pynvml.nvmlDeviceIsMigDeviceHandle(device).value for device in (parent, small)] == [0, 1]
     back = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(small)
     assert pynvml.nvmlDeviceGetUUID(back) == pynvml.nvmlDeviceGetUUID(parent)
     assert pynvml.nvmlDeviceGetMemoryInfo(small).total == 4864 * MIB
@@ -400,12 +414,13 @@ def test_a_handle_dies_with_what_it_stood_for() -> None:
     pynvml.nvmlComputeInstanceDestroy(compute)
     pynvml.nvmlGpuInstanceDestroy(instance)
     create_mig_device(parent, ONE)  # at the same place
-    for use in (
+    uses: list[Callable[[], object]] = [
         lambda: pynvml.nvmlDeviceGetUUID(device),
         lambda: pynvml.nvmlGpuInstanceGetInfo(instance),
         lambda: pynvml.nvmlGpuInstanceDestroy(instance),
         lambda: pynvml.nvmlComputeInstanceGetInfo(compute),
-    ):
+    ]
+    for use in uses:
         with refused(pynvml.NVML_ERROR_INVALID_ARGUMENT):
             use()
 
@@ -449,8 +464,7 @@ while True:
         create_mig_device(gpu(), profile)
     for id in (13, 5, 1):
         instance = pynvml.nvmlDeviceGetGpuInstanceById(gpu(), id)
-        for compute in range(1):
-            pynvml.nvmlComputeInstanceDestroy(pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, compute))
+        pynvml.nvmlComputeInstanceDestroy(pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0))
         pynvml.nvmlGpuInstanceDestroy(instance)
 """
 
@@ -474,12 +488,12 @@ assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(parent, 0) == 1
 
 def test_a_process_killed_while_it_changes_the_layout_leaves_whole_instances(simulated: Simulated) -> None:
     machine = simulated()
-    machine.run([sys.executable, "-c", CLEAN_UP])
-    for attempt_number in range(8):
-        restless = machine.start([sys.executable, "-c", RESTLESS])
-        with restless:
+    machine.run([sys.executable, "-c", CLEAN_UP], extra=python_path())
+    for lifetime_ms in range(10, 34, 3):
+        with machine.start([sys.executable, "-c", RESTLESS], **python_path()) as restless:
             assert restless.stdout is not None
             assert restless.stdout.readline() == "ready\n"
-            time.sleep(0.01 + attempt_number * 0.003)
+            time.sleep(lifetime_ms / 1000)
             restless.send_signal(signal.SIGKILL)
-        machine.run([sys.executable, "-c", CLEAN_UP])
+        assert restless.returncode == -signal.SIGKILL
+        machine.run([sys.executable, "-c", CLEAN_UP], extra=python_path())

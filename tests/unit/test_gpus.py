@@ -58,11 +58,14 @@ LGIPP = {
 }
 
 
+ENGINES = ("compute_slices", "multiprocessors", "copy_engines", "decoders", "jpegs", "ofas", "memory_bytes")
+
+
 def as_nvidia_smi_prints(profile: MigProfile) -> str:
     gib = f"{int(profile.memory_bytes / 2**30 * 100) / 100:.2f}"  # it cuts, and does not round
-    numbers = (profile.multiprocessors, profile.decoders, profile.encoders)
-    numbers += (profile.copy_engines, profile.jpegs, profile.ofas)
-    return " ".join(map(str, (profile.name, profile.id, profile.max_instances, gib, *numbers)))
+    engines = (profile.decoders, profile.encoders, profile.copy_engines, profile.jpegs, profile.ofas)
+    numbers = (profile.id, profile.max_instances, gib, profile.multiprocessors, *engines)
+    return " ".join(map(str, (profile.name, *numbers)))
 
 
 @pytest.mark.parametrize("model", MIG_MODELS, ids=lambda model: model.name)
@@ -83,7 +86,7 @@ def test_mig_placements_are_those_that_nvidia_documents(model: GpuModel) -> None
 def test_no_mig_layout_needs_more_engines_than_the_gpu_has(model: GpuModel) -> None:
     whole = next(profile for profile in model.mig_profiles if profile.compute_slices == 7)
     for layout in layouts(model.mig_profiles):
-        for engine in ("compute_slices", "multiprocessors", "decoders", "jpegs", "ofas", "copy_engines", "memory_bytes"):
+        for engine in ENGINES:
             assert sum(getattr(profile, engine) for profile in layout) <= getattr(whole, engine), (engine, layout)
 
 

@@ -123,7 +123,7 @@ static int limit(const struct device *device, CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return at_least(device, 8, 0) ? (int)(spec->l2_bytes / 4 * 3) : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return at_least(device, 8, 0) ? 134213632 : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return (int)spec->threads_per_multiprocessor;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return spec->threads_per_multiprocessor >= 2048 ? 32 : 16;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return (int)spec->threads_per_multiprocessor / 64;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 3;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return (int)spec->compute_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return (int)spec->compute_minor;

@@ -84,38 +84,33 @@ static void leave_device(struct device *device) {
     }
 }
 
-/* Under driver.lock. */
-static CUresult context_open(struct device *device, unsigned int flags, bool primary, struct context **opened) {
+/* Under driver.lock. Makes a living context of an object that is dormant. */
+static CUresult context_open(struct context *context, struct device *device, unsigned int flags, bool primary) {
     static uint64_t next_id = 1;
     CUresult result = enter_device(device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    struct context *context = object_new(KIND_CONTEXT, sizeof *context);
-    if (context != NULL) {
-        context->device = device;
-        context->flags = flags;
-        context->primary = primary;
-        context->id = next_id++;
-        atomic_store(&context->attached, 1);
-        pthread_mutex_init(&context->lock, NULL);
-        set_default_limits(context);
-        result = stream_open_defaults(context);
-    } else {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    memset((char *)context + sizeof context->object, 0, sizeof *context - sizeof context->object);
+    context->device = device;
+    context->flags = flags;
+    context->primary = primary;
+    context->id = next_id++;
+    atomic_store(&context->attached, 1);
+    pthread_mutex_init(&context->lock, NULL);
+    set_default_limits(context);
+    result = stream_open_defaults(context);
     if (result != CUDA_SUCCESS) {
-        if (context != NULL && object_retire(context, KIND_CONTEXT)) {
-            object_free(context, KIND_CONTEXT);
-        }
+        pthread_mutex_destroy(&context->lock);
         leave_device(device);
         return result;
     }
-    *opened = context;
+    atomic_store_explicit(&context->object.kind, KIND_CONTEXT, memory_order_release);
     return CUDA_SUCCESS;
 }
 
-/* Without driver.lock: the runtime's own clean-up, which still sees a living context, calls back into the driver. */
+/* Without driver.lock: the runtime's own clean-up, which still sees a living context, calls back into the driver. After
+ * it the object is dormant. */
 static void context_close(struct context *context) {
     struct device *device = context->device;
     local_storage_clear(context);
@@ -123,15 +118,16 @@ static void context_close(struct context *context) {
     module_close_all(context);
     stream_close_all(context);
     arena_for_owner(device, context, free_block);
-    if (object_retire(context, KIND_CONTEXT)) {
-        if (context_current_of_thread == context) {
-            context_current_of_thread = NULL;
-        }
-        pthread_mutex_destroy(&context->lock);
-        pthread_mutex_lock(&driver.lock);
-        leave_device(device);
-        pthread_mutex_unlock(&driver.lock);
-        object_free(context, KIND_CONTEXT);
+    atomic_store_explicit(&context->object.kind, KIND_DORMANT, memory_order_release);
+    pthread_mutex_destroy(&context->lock);
+    pthread_mutex_lock(&driver.lock);
+    leave_device(device);
+    pthread_mutex_unlock(&driver.lock);
+}
+
+static void context_forget(struct context *context) {
+    if (object_retire(context, KIND_DORMANT)) {
+        object_free(context, KIND_DORMANT);
     }
 }
 
@@ -153,15 +149,22 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice 
     if (handle == NULL || (flags & ~(unsigned int)CU_CTX_FLAGS_MASK) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct context *context = NULL;
-    pthread_mutex_lock(&driver.lock);
-    result = context_open(device, flags, false, &context);
-    pthread_mutex_unlock(&driver.lock);
-    if (result == CUDA_SUCCESS) {
-        result = push(context);
-        *handle = (CUcontext)context;
+    if (stack_depth >= STACK_DEPTH) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return result;
+    struct context *context = object_new(KIND_DORMANT, sizeof *context);
+    if (context == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&driver.lock);
+    result = context_open(context, device, flags, false);
+    pthread_mutex_unlock(&driver.lock);
+    if (result != CUDA_SUCCESS) {
+        context_forget(context);
+        return result;
+    }
+    *handle = (CUcontext)context;
+    return push(context);
 }
 
 CUresult CUDAAPI cuCtxCreate(CUcontext *handle, unsigned int flags, CUdevice ordinal) {
@@ -191,8 +194,9 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     }
     bool current = context_current_of_thread == context;
     context_close(context);
-    if (current && stack_depth > 0) {
-        context_current_of_thread = stack[--stack_depth];
+    context_forget(context);
+    if (current) {
+        context_current_of_thread = stack_depth > 0 ? stack[--stack_depth] : NULL;
     }
     return CUDA_SUCCESS;
 }
@@ -223,24 +227,59 @@ CUresult CUDAAPI cuCtxDetach(CUcontext handle) {
     return result;
 }
 
-/* ---- primary contexts ---- */
+/* ---- primary contexts ----
+ *
+ * The handle of a device's primary context is the same for as long as the process lives, whether the context is active
+ * or not: the runtime asks for it early and for every device, keeps it current through a reset, and learns of the reset
+ * by using it. */
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal) {
+static pthread_cond_t primary_closed = PTHREAD_COND_INITIALIZER;
+static __thread bool closing_primary;
+
+static bool primary_active(const struct device *device) {
+    return object_is(device->primary, KIND_CONTEXT);
+}
+
+CUresult primary_handle(CUdevice ordinal, struct context **context) {
     struct device *device;
     CUresult result = device_at(ordinal, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    pthread_mutex_lock(&driver.lock);
+    if (device->primary == NULL) {
+        device->primary = object_new(KIND_DORMANT, sizeof *device->primary);
+        if (device->primary != NULL) {
+            device->primary->primary = true;
+        }
+    }
+    *context = device->primary;
+    pthread_mutex_unlock(&driver.lock);
+    return *context != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal) {
+    struct context *context;
+    CUresult result = primary_handle(ordinal, &context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if (handle == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    struct device *device = &driver.devices[ordinal];
     pthread_mutex_lock(&driver.lock);
-    if (device->primary == NULL) {
-        result = context_open(device, device->primary_flags, true, &device->primary);
+    while (device->primary_closing && !closing_primary) { /* the runtime's clean-up must not wait for itself */
+        pthread_cond_wait(&primary_closed, &driver.lock);
+    }
+    if (device->primary_closing) {
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    } else if (!primary_active(device)) {
+        result = context_open(context, device, device->primary_flags, true);
     }
     if (result == CUDA_SUCCESS) {
         device->primary_users++;
-        *handle = (CUcontext)device->primary;
+        *handle = (CUcontext)context;
     }
     pthread_mutex_unlock(&driver.lock);
     return result;
@@ -252,20 +291,23 @@ static CUresult primary_drop(CUdevice ordinal, bool all) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    struct context *unused = NULL;
+    bool close = false;
     pthread_mutex_lock(&driver.lock);
-    if (device->primary == NULL) {
+    if (!primary_active(device) || device->primary_closing) {
         result = all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     } else {
         device->primary_users = all ? 0 : device->primary_users - 1;
-        if (device->primary_users == 0) {
-            unused = device->primary;
-            device->primary = NULL;
-        }
+        close = device->primary_closing = device->primary_users == 0;
     }
     pthread_mutex_unlock(&driver.lock);
-    if (unused != NULL) {
-        context_close(unused);
+    if (close) {
+        closing_primary = true;
+        context_close(device->primary);
+        closing_primary = false;
+        pthread_mutex_lock(&driver.lock);
+        device->primary_closing = false;
+        pthread_cond_broadcast(&primary_closed);
+        pthread_mutex_unlock(&driver.lock);
     }
     return result;
 }
@@ -294,7 +336,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int fl
     }
     pthread_mutex_lock(&driver.lock);
     device->primary_flags = flags;
-    if (device->primary != NULL) {
+    if (primary_active(device)) {
         device->primary->flags = flags;
     }
     pthread_mutex_unlock(&driver.lock);
@@ -316,16 +358,25 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flag
     }
     pthread_mutex_lock(&driver.lock);
     *flags = device->primary_flags;
-    *active = device->primary != NULL;
+    *active = primary_active(device);
     pthread_mutex_unlock(&driver.lock);
     return CUDA_SUCCESS;
 }
 
 /* ---- the thread's stack ---- */
 
+/* A primary context may be current before it is active: the runtime makes it so, and activates it when it needs it. */
+static CUresult context_to_be_current(CUcontext handle, struct context **context) {
+    CUresult result = context_from(handle, context);
+    if (result == CUDA_ERROR_INVALID_CONTEXT && object_is(handle, KIND_DORMANT) && (*context)->primary) {
+        result = CUDA_SUCCESS;
+    }
+    return result;
+}
+
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
     struct context *context;
-    CUresult result = handle == NULL ? CUDA_ERROR_INVALID_CONTEXT : context_from(handle, &context);
+    CUresult result = handle == NULL ? CUDA_ERROR_INVALID_CONTEXT : context_to_be_current(handle, &context);
     return result == CUDA_SUCCESS ? push(context) : result;
 }
 
@@ -354,7 +405,7 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext *handle) {
 
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
     struct context *context = NULL;
-    CUresult result = handle == NULL ? driver_ready() : context_from(handle, &context);
+    CUresult result = handle == NULL ? driver_ready() : context_to_be_current(handle, &context);
     if (result == CUDA_SUCCESS) {
         context_current_of_thread = context;
     }

@@ -25,6 +25,8 @@ bool deferred_is_worker(void);
 /* operation.c: a copy that owns what the caller only lent (kernel arguments, lists of values), and its end. */
 CUresult operation_copy(struct operation *to, const struct operation *from);
 void operation_release(struct operation *operation);
+/* What stream_submit does, for the nodes of a graph: whether the stream captures was settled before. */
+CUresult operation_perform(struct stream *stream, const struct operation *operation);
 /* stream_value.c: does them up to the first wait that is not satisfied; true when all are done. */
 bool values_advance(struct operation *operation);
 CUresult values_check(const CUstreamBatchMemOpParams *list, unsigned int count, unsigned int flags);

@@ -19,6 +19,7 @@
 enum kind {
     KIND_NONE,
     KIND_CONTEXT,
+    KIND_DORMANT, /* a context that does not live: not yet, or no more */
     KIND_STREAM,
     KIND_EVENT,
     KIND_MODULE,   /* CUmodule */
@@ -67,8 +68,9 @@ struct device { /* what one CUDA ordinal stands for: a GPU, or one MIG compute i
     uint64_t memory_bytes;
     CUuuid uuid;
     char name[128];
-    struct context *primary; /* under the process lock */
+    struct context *primary; /* under the process lock, as is what follows; NULL until somebody asks for its handle */
     int primary_users;
+    bool primary_closing;
     unsigned int primary_flags;
     struct pool *default_pool;
     _Atomic(struct pool *) current_pool;
@@ -127,6 +129,8 @@ static inline CUresult context_current(struct context **context) {
 }
 /* export_tables.c: calls what the runtime left to be called when the context goes. */
 void local_storage_clear(struct context *context);
+/* The device's primary context, whether it is active or not. */
+CUresult primary_handle(CUdevice ordinal, struct context **context);
 /* A context handle given by the caller (NULL means the current one). */
 CUresult context_from(CUcontext handle, struct context **context);
 

@@ -43,8 +43,14 @@ static CUresult module_from_header(const void *image, CUmodule *handle, void *ke
     return module_from_wrapper_with_options(handle, image, keys, values, count);
 }
 
+/* Only the handle: asked for every device, whether the program uses it or not. */
 static CUresult primary_context(CUcontext *handle, CUdevice device) {
-    return cuDevicePrimaryCtxRetain(handle, device);
+    struct context *context;
+    CUresult result = handle != NULL ? primary_handle(device, &context) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        *handle = (CUcontext)context;
+    }
+    return result;
 }
 
 #define RUNTIME_SLOTS 13

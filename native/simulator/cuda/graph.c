@@ -61,7 +61,6 @@ static void reservation_drop(struct reservation *reservation) {
     }
 }
 
-/* Without a device that it can be on, the address stays 0. */
 static CUresult reserve(struct node *node) {
     struct operation *operation = &node->operation;
     struct reservation *reservation = calloc(1, sizeof *reservation);
@@ -101,10 +100,6 @@ static const CUgraphNodeType node_types[] = {
 
 CUgraphNodeType node_type(const struct node *node) {
     return node_types[node->operation.kind];
-}
-
-static bool is_memory(const struct operation *operation) {
-    return operation->kind == OPERATION_ALLOCATE || operation->kind == OPERATION_FREE;
 }
 
 CUresult node_check(const struct operation *operation) {
@@ -147,10 +142,10 @@ static CUresult own_operation(struct operation *own, const struct operation *len
         return operation_copy(own, lent);
     }
     struct graph *child;
-    if (lent->child.graph->memory_nodes != 0) {
+    if (graph_has_memory(lent->child.graph)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    CUresult result = graph_clone(lent->child.graph, false, &child);
+    CUresult result = graph_clone(lent->child.graph, &child);
     if (result == CUDA_SUCCESS) {
         child->owned = true;
         *own = (struct operation){.kind = OPERATION_CHILD_GRAPH, .child = {.graph = child}};
@@ -215,7 +210,6 @@ CUresult node_new(struct graph *graph, const struct operation *operation, struct
         node_delete(node);
         return result;
     }
-    graph->memory_nodes += is_memory(operation);
     *made = node;
     return CUDA_SUCCESS;
 }
@@ -249,7 +243,6 @@ void node_delete(struct node *node) {
         }
     }
     graph->node_count = kept;
-    graph->memory_nodes -= is_memory(&node->operation) && node->operation.memory.address != 0;
     node_free(node);
 }
 
@@ -298,7 +291,7 @@ void graph_delete(struct graph *graph) {
     object_free(graph, KIND_GRAPH);
 }
 
-/* A private copy shares the addresses of memory nodes; any other copy of such a graph is refused by the callers. */
+/* The addresses of memory nodes are shared: the callers see to it that only one of the two is ever launched. */
 static CUresult node_clone(const struct node *from, struct graph *to) {
     struct node *node = node_append(to);
     if (node == NULL) {
@@ -321,7 +314,6 @@ static CUresult edges_clone(const struct graph *from, struct graph *to) {
     for (size_t i = 0; i < from->node_count; i++) {
         from->nodes[i]->position = i;
     }
-    CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < from->node_count; i++) {
         const struct node *node = from->nodes[i];
         if (node->edge_count == 0) {
@@ -336,16 +328,15 @@ static CUresult edges_clone(const struct graph *from, struct graph *to) {
             to->nodes[i]->edges[to->nodes[i]->edge_count++] = edge;
         }
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
-CUresult graph_clone(const struct graph *from, bool private_copy, struct graph **made) {
+CUresult graph_clone(const struct graph *from, struct graph **made) {
     struct graph *clone;
     CUresult result = graph_new(&clone);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    clone->owned = private_copy;
     for (size_t i = 0; i < from->node_count && result == CUDA_SUCCESS; i++) {
         result = node_clone(from->nodes[i], clone);
     }
@@ -357,10 +348,19 @@ CUresult graph_clone(const struct graph *from, bool private_copy, struct graph *
         return result;
     }
     clone->next_local_id = from->next_local_id;
-    clone->memory_nodes = from->memory_nodes;
     user_objects_share(clone, from);
     *made = clone;
     return CUDA_SUCCESS;
+}
+
+bool graph_has_memory(const struct graph *graph) {
+    for (size_t i = 0; i < graph->node_count; i++) {
+        enum operation_kind kind = graph->nodes[i]->operation.kind;
+        if (kind == OPERATION_ALLOCATE || kind == OPERATION_FREE) {
+            return true;
+        }
+    }
+    return false;
 }
 
 struct node *graph_find_clone(const struct graph *clone, const struct node *original) {

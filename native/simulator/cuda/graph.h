@@ -47,8 +47,7 @@ struct graph {
     struct node **order; /* of an instantiated graph: each after what it depends on */
     bool owned;          /* by a node or an instantiated graph: not the caller's to destroy */
     bool capturing;      /* a capture builds it: not the caller's to destroy yet */
-    int memory_nodes;
-    int instances; /* alive; a graph with memory nodes may have one */
+    int instances;       /* that are alive; a graph with memory nodes may have one */
     struct retained *retained;
 };
 
@@ -68,7 +67,8 @@ void graph_unlock(void);
 /* All of these are called under the lock. */
 CUresult graph_new(struct graph **graph);
 void graph_delete(struct graph *graph);
-CUresult graph_clone(const struct graph *from, bool private_copy, struct graph **clone);
+CUresult graph_clone(const struct graph *from, struct graph **clone);
+bool graph_has_memory(const struct graph *graph); /* memory nodes */
 /* Fills graph->order; INVALID_VALUE when there is a cycle. */
 CUresult graph_sort(struct graph *graph);
 struct node *graph_find_clone(const struct graph *clone, const struct node *original);

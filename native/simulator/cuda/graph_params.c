@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static CUresult allocation_from(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct operation *operation) {
+static CUresult allocation_from(const CUDA_MEM_ALLOC_NODE_PARAMS_v2 *params, struct operation *operation) {
     struct device *device;
     if (params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
         params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -74,6 +74,7 @@ CUresult operation_from_params(const CUgraphNodeParams *params, struct operation
     case CU_GRAPH_NODE_TYPE_GRAPH:
         operation->kind = OPERATION_CHILD_GRAPH;
         operation->child.graph = (struct graph *)params->graph.graph;
+        result = params->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
         break;
     case CU_GRAPH_NODE_TYPE_EMPTY:
         operation->kind = OPERATION_EMPTY;

@@ -12,6 +12,9 @@
 static CUresult launch(struct stream *stream, const struct operation *operation) {
     const struct function *function = operation->kernel.function;
     const struct device *device = stream->context->device;
+    if (!object_is(function, KIND_FUNCTION)) {
+        return CUDA_ERROR_INVALID_HANDLE; /* its module was unloaded */
+    }
     const unsigned int *grid = operation->kernel.grid, *block = operation->kernel.block;
     void *unpacked[FUNCTION_MAX_ARGUMENTS], **arguments;
     CUresult result =
@@ -97,6 +100,11 @@ CUresult stream_submit(struct stream *stream, const struct operation *operation)
         return operation_execute(stream, operation);
     }
     return submit_with_attention(stream, operation);
+}
+
+CUresult operation_perform(struct stream *stream, const struct operation *operation) {
+    bool simple = atomic_load(&stream_attention) == 0 && (MAY_WAIT >> operation->kind & 1) == 0;
+    return simple ? operation_execute(stream, operation) : deferred_perform(stream, operation, false);
 }
 
 /* ---- operations that outlive the call ---- */

@@ -25,6 +25,7 @@ static bool has_row_remapping(const struct sim_gpu_spec *spec) {
 }
 
 static bool is_working(const struct target *target) {
+    sim_reap(&process);
     return gpu_in_use(target->gpu) || gpu_load(target) != 0;
 }
 
@@ -42,7 +43,8 @@ static unsigned int temperature(const struct target *target) {
     return IDLE_TEMPERATURE + gpu_load(target) * LOAD_TEMPERATURE / 100;
 }
 
-/* Idle power since the host started, and what work took on top of it. */
+/* Idle power since the host started, and what work took on top of it. The sum must never shrink, whatever becomes of
+ * the partitions, so work on any of them counts as a seventh of the GPU's. */
 static uint64_t energy_millijoules(const struct target *target) {
     struct timespec up;
     clock_gettime(CLOCK_BOOTTIME, &up);
@@ -51,7 +53,7 @@ static uint64_t energy_millijoules(const struct target *target) {
     for (uint32_t part = 0; part < SIM_DOMAINS_PER_GPU; part++) {
         const struct sim_engine *engine = &process.machine->engines[sim_domain(target->gpu, part)];
         uint64_t busy_ms = engine->states[atomic_load(&engine->current) & 1].busy_ns / 1000000u;
-        energy += busy_ms * load_power(target->spec) / 1000u;
+        energy += busy_ms * load_power(target->spec) / (part == 0 ? 1000u : 1000u * SIM_MAX_INSTANCES);
     }
     return energy;
 }

@@ -169,7 +169,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
     SAME_AS(nvmlDeviceGetHandleByIndex_v2);
 
-/* A MIG device is known by its own UUID and, as before R470, as "MIG-<GPU's UUID>/<GPU instance>/<compute instance>". */
+/* A MIG device is known by its own UUID and, as before R470, as "MIG-<UUID of the GPU>/<GPU instance>/<compute
+ * instance>". */
 static bool is_mig_device_named(const struct target *target, const char *uuid) {
     if (strcasecmp(target->compute->uuid, uuid) == 0) {
         return true;

@@ -109,7 +109,7 @@ nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, i
     return result;
 }
 
-/* ---- PCI: each version wrote more than the one before, and an old caller's structure ends where its version did ---- */
+/* ---- PCI: each version wrote more than the one before; an old caller's structure ends where its version did ---- */
 
 static nvmlPciInfo_t pci_info(const struct sim_gpu_spec *spec) {
     nvmlPciInfo_t info;

@@ -29,7 +29,8 @@ uint64_t realtime_us(void);
 
 /* ---- handles (handles.c) ---- */
 
-/* What a handle stands for. `instance` is set for all but whole GPUs, `compute` for MIG devices and compute instances. */
+/* What a handle stands for. `instance` is set for all but whole GPUs, `compute` for MIG devices and compute
+ * instances. */
 struct target {
     uint32_t gpu;
     const struct sim_gpu_spec *spec;

@@ -5,7 +5,7 @@ struct usage {
     uint64_t total, used;
 };
 
-/* The whole GPU's numbers add up what all tenants of its partitions hold, so with MIG only an administrator sees them. */
+/* The whole GPU's numbers tell what all tenants of its partitions hold, so with MIG only an administrator sees them. */
 static nvmlReturn_t measure(nvmlDevice_t device, const void *answer, struct usage *usage) {
     struct target target;
     nvmlReturn_t result = enter(device, ANY_DEVICE, answer, &target);

@@ -7,16 +7,13 @@
 GETTER(nvmlDeviceIsMigDeviceHandle, ANY_DEVICE, unsigned int, target.compute != NULL)
 
 /* About a whole GPU there is nothing to say here. */
-#define MIG_GETTER(function, expression) GETTER_IF(function, ANY_DEVICE, target.compute != NULL, unsigned int, expression)
-MIG_GETTER(nvmlDeviceGetGpuInstanceId, target.instance->id)
-MIG_GETTER(nvmlDeviceGetComputeInstanceId, target.compute->id)
+#define MIG_GETTER(function, type, expression) GETTER_IF(function, ANY_DEVICE, target.compute != NULL, type, expression)
+MIG_GETTER(nvmlDeviceGetGpuInstanceId, unsigned int, target.instance->id)
+MIG_GETTER(nvmlDeviceGetComputeInstanceId, unsigned int, target.compute->id)
+MIG_GETTER(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t, gpu_handle(target.gpu))
 
 /* As many as the GPU has compute slices to give, and none while MIG is off. */
 GETTER(nvmlDeviceGetMaxMigDeviceCount, WHOLE_GPU, unsigned int, mig_enabled(&target) ? SIM_MAX_INSTANCES : 0)
-
-/* The parent, also of a MIG device. */
-GETTER_IF(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, ANY_DEVICE, target.compute != NULL, nvmlDevice_t,
-          gpu_handle(target.gpu))
 
 /* The MIG devices of a GPU in NVML's order: by the number of the GPU instance, then by that of the compute instance. */
 struct mig_devices {

@@ -1,8 +1,8 @@
 /* GPU instances: making, finding and destroying them, by the rules of the hardware.
  *
  * An instance needs one of its profile's placements with all its memory slices free, and enough compute slices. `used`
- * is written last when an instance is made and first when it is destroyed, so that readers without the lock, and whoever
- * comes after a SIGKILL, see whole instances and nothing else. */
+ * is written last when an instance is made and first when it is destroyed, so that readers without the lock, and
+ * whoever comes after a SIGKILL, see whole instances and nothing else. */
 #include "internal.h"
 
 static bool overlap(uint32_t start1, uint32_t size1, uint32_t start2, uint32_t size2) {

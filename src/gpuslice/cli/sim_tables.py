@@ -27,7 +27,7 @@ def print_status(found: MachineStatus) -> None:
     for gpu in found.gpus:
         gpus.add_row(str(gpu.index), gpu.name, _short(gpu.uuid), *_gpu_cells(gpu))
     console.print(gpus)
-    mig = _table("GPU", "GI", "CI", "MIG device", "UUID", right=("Memory",))
+    mig = _table("GPU", "GI", "CI", "Profile", "UUID", right=("Memory",))
     processes = _table("GPU", "PID", "Process", right=("Memory",))
     for gpu in found.gpus:
         for device in gpu.mig_devices:
@@ -35,7 +35,7 @@ def print_status(found: MachineStatus) -> None:
                 str(gpu.index),
                 str(device.gpu_instance),
                 str(device.compute_instance),
-                device.name,
+                device.name.rpartition("MIG ")[2],
                 _short(device.uuid),
                 _of(device.used_bytes, device.memory_bytes),
             )

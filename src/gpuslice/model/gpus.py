@@ -5,14 +5,16 @@ The simulator builds its GPUs from these; the numbers are those of the real prod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.model import mig
 from gpuslice.model.mig import MigPlacement, MigProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["PRESETS", "Architecture", "Brand", "GpuModel", "MigPlacement", "MigProfile", "model_named"]
 

@@ -81,6 +81,7 @@ class GpuSpec(ctypes.Structure):
         ("numa_node", ctypes.c_uint32),
         ("mig_capable", ctypes.c_uint32),
         ("profile_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
         ("profiles", Profile * MAX_PROFILES),
     )
 

@@ -1,0 +1,100 @@
+/* The contract between the agent and the interposer: the memory that a session shares, and the one message with which a
+ * process asks for its place in it. gpuslice.node.page mirrors it; tests/native proves that both agree byte for byte.
+ *
+ * A session has two files. `control` is the agent's: tenants map it read-only and cannot open it for writing, even as
+ * root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the tenants':
+ * one cell per GPU and slot, a cache line each. A slot belongs to one process from attach until the agent clears it.
+ *
+ * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for `size` bytes it adds
+ * them to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
+ * before, so two cannot both fit into the last gap. There is no total that could go stale: the sum is the truth,
+ * and clearing a dead process's cells is all of recovery. */
+#ifndef GPUSLICE_PAGE_H
+#define GPUSLICE_PAGE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define GPUSLICE_PAGE_MAGIC 0x31454741504c5347ull /* "GSLPAGE1" */
+#define GPUSLICE_PAGE_VERSION 1u
+#define GPUSLICE_MAX_GPUS 16u
+#define GPUSLICE_SLOTS 512u /* processes of one session at a time */
+#define GPUSLICE_SESSION_BYTES 64u
+#define GPUSLICE_TOKEN_BYTES 128u
+#define GPUSLICE_CONTROL_BYTES 4096u
+
+/* gpuslice_control.state */
+#define GPUSLICE_ACTIVE 0u
+#define GPUSLICE_EXPIRED 1u  /* past its time to live: what is held stays, nothing new */
+#define GPUSLICE_RELEASED 2u /* the agent forgot it */
+
+/* The bytes of a cell are the low 48 bits of `charged`. The high 16 count attempts, so that one atomic add does both;
+ * `laps` counts how often they went round. Allocations granted = laps * 65536 + attempts - withdrawn. */
+#define GPUSLICE_BYTES_MASK ((1ull << 48) - 1)
+#define GPUSLICE_ATTEMPT (1ull << 48)
+
+struct gpuslice_gpu {
+    uint8_t uuid[16];
+    _Atomic uint64_t limit_bytes;
+    _Atomic uint32_t core_percent; /* 0: not limited */
+    uint32_t reserved;
+};
+
+struct gpuslice_control {
+    uint64_t magic;
+    uint32_t version, gpu_count;
+    _Atomic uint32_t state;
+    _Atomic uint32_t slots_high;     /* slots at and above this were never given out */
+    _Atomic uint64_t heartbeat_ns;   /* CLOCK_MONOTONIC of the agent's last sign of life */
+    _Atomic uint64_t grace_ns;       /* how old that may be before new allocations are denied */
+    char session[GPUSLICE_SESSION_BYTES];
+    struct gpuslice_gpu gpus[GPUSLICE_MAX_GPUS];
+};
+_Static_assert(sizeof(struct gpuslice_control) <= GPUSLICE_CONTROL_BYTES, "the control file is one page");
+
+struct gpuslice_cell { /* one process on one GPU; only `overhead` is the agent's to write while the process lives */
+    _Atomic uint64_t charged;
+    _Atomic uint64_t laps;
+    _Atomic uint64_t withdrawn; /* attempts that were taken back */
+    _Atomic uint64_t denied;    /* requests refused (several attempts may be one request, or none) */
+    _Atomic uint64_t overhead;  /* what NVML counts beyond the charged bytes: contexts, modules */
+    _Atomic uint64_t peak;      /* the largest sum over all cells of the GPU that this process was granted */
+    uint64_t reserved[2];
+};
+_Static_assert(sizeof(struct gpuslice_cell) == 64, "a cell is a cache line");
+
+/* `cells` holds gpu_count rows of GPUSLICE_SLOTS cells. */
+static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {
+    return (uint64_t)gpu_count * GPUSLICE_SLOTS * sizeof(struct gpuslice_cell);
+}
+
+/* ---- attach: one message each way over a unix stream socket; the connection stays open as long as the process ---- */
+
+#define GPUSLICE_ATTACH_MAGIC 0x4843415454414c53ull
+
+#define GPUSLICE_ATTACH_OBSERVER 1u /* wants to read the pages and needs no slot: NVML's stand-in */
+#define GPUSLICE_NO_SLOT 0xffffffffu
+
+struct gpuslice_attach {
+    uint64_t magic;
+    uint32_t version, flags;
+    char session[GPUSLICE_SESSION_BYTES]; /* zero-padded */
+    char token[GPUSLICE_TOKEN_BYTES];     /* zero-padded */
+};
+
+/* gpuslice_attached.status */
+#define GPUSLICE_ATTACH_OK 0u
+#define GPUSLICE_ATTACH_DENIED 1u  /* wrong token, or somebody else's session */
+#define GPUSLICE_ATTACH_UNKNOWN 2u /* no such session */
+#define GPUSLICE_ATTACH_FULL 3u    /* no slot left */
+#define GPUSLICE_ATTACH_BROKEN 4u  /* the agent cannot serve it: the message says why */
+
+struct gpuslice_attached { /* with status OK, two descriptors travel with it: control, cells */
+    uint64_t magic;
+    uint32_t version, status;
+    uint32_t slot, gpu_count;
+    char message[104]; /* for a person, zero-terminated */
+};
+_Static_assert(sizeof(struct gpuslice_attach) == 208 && sizeof(struct gpuslice_attached) == 128, "fixed sizes");
+
+#endif

@@ -1,0 +1,103 @@
+/* Which GPU of the session a call concerns, and its bytes. Devices are told apart by UUID: their numbers depend on
+ * CUDA_VISIBLE_DEVICES, their UUIDs do not. */
+#include "charge.h"
+
+#include <string.h>
+
+#define MAX_ORDINALS 64
+#define UNKNOWN 0xffu /* not looked up yet */
+
+struct table charges;
+
+static _Atomic uint8_t gpu_by_ordinal[MAX_ORDINALS] = {[0 ... MAX_ORDINALS - 1] = UNKNOWN};
+static _Atomic uint64_t context_epoch = 1;
+
+static __thread struct {
+    CUcontext context;
+    uint64_t epoch;
+    uint32_t gpu;
+} latest;
+
+static uint32_t look_up(CUdevice device) {
+    CUuuid uuid;
+    if (REAL(cuDeviceGetUuid_v2)(&uuid, device) != CUDA_SUCCESS && REAL(cuDeviceGetUuid)(&uuid, device) != CUDA_SUCCESS) {
+        return NO_GPU;
+    }
+    const struct page *page = &session.page;
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+        if (memcmp(page->control->gpus[gpu].uuid, uuid.bytes, sizeof uuid.bytes) == 0) {
+            return gpu;
+        }
+    }
+    session_complain(COMPLAINT_FOREIGN_GPU, "the session has no share of the GPU that the program uses (see gpuslice ps)");
+    return NO_GPU;
+}
+
+uint32_t gpu_of_device(CUdevice device) {
+    if (device < 0 || device >= MAX_ORDINALS || atomic_load(&session.state) != SESSION_ATTACHED) {
+        return NO_GPU;
+    }
+    uint8_t known = atomic_load_explicit(&gpu_by_ordinal[device], memory_order_relaxed);
+    if (known != UNKNOWN) {
+        return known;
+    }
+    uint32_t gpu = look_up(device);
+    if (gpu != NO_GPU) {
+        atomic_store_explicit(&gpu_by_ordinal[device], (uint8_t)gpu, memory_order_relaxed);
+    }
+    return gpu;
+}
+
+bool place_of_current(struct place *place) {
+    CUcontext context = NULL;
+    CUdevice device;
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL) {
+        return false;
+    }
+    uint64_t epoch = atomic_load_explicit(&context_epoch, memory_order_acquire);
+    if (latest.context != context || latest.epoch != epoch || latest.gpu == NO_GPU) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+            return false;
+        }
+        latest.context = context;
+        latest.epoch = epoch;
+        latest.gpu = gpu_of_device(device);
+    }
+    *place = (struct place){.context = context, .gpu = latest.gpu};
+    return true;
+}
+
+void place_forget_contexts(void) {
+    atomic_fetch_add(&context_epoch, 1);
+}
+
+bool charge_begin(uint32_t gpu, uint64_t rounded) {
+    const struct page *page = session_page();
+    if (page == NULL || gpu == NO_GPU) {
+        return false;
+    }
+    if (reserve(page, gpu, rounded)) {
+        return true;
+    }
+    bool regained = pools_refresh();
+    regained |= graphs_refresh();
+    if (regained && reserve(page, gpu, rounded)) {
+        return true;
+    }
+    reserve_count_denied(page, gpu);
+    session_debug("denied %llu bytes on GPU %u: %llu of %llu are in use", (unsigned long long)rounded, gpu,
+                  (unsigned long long)page_sum(page, gpu), (unsigned long long)page_limit(page, gpu));
+    return false;
+}
+
+void charge_back(uint32_t gpu, uint64_t rounded) {
+    reserve_release(&session.page, gpu, rounded);
+}
+
+void charge_entry_back(const struct table_entry *entry) {
+    if (entry->kind == CHARGE_POOLED) {
+        pools_freed(entry);
+    } else {
+        charge_back((uint32_t)entry->gpu, entry->bytes);
+    }
+}

@@ -1,0 +1,56 @@
+/* From a CUDA call to the session's page: which GPU it concerns, and whether its bytes fit. */
+#ifndef GPUSLICE_CHARGE_H
+#define GPUSLICE_CHARGE_H
+
+#include "real_cuda.h"
+#include "../session.h"
+#include "table.h"
+
+#pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
+
+#define CHARGE_GRANULE 512u /* the driver hands out no less, so counting less would let a million tiny blocks through */
+#define NO_GPU UINT32_MAX
+
+struct place { /* where an allocation would be */
+    CUcontext context;
+    uint32_t gpu;
+};
+
+/* The session's number for a device or for the current context's; NO_GPU when the session has no share of it. */
+uint32_t gpu_of_device(CUdevice device);
+/* False when no context is current: then the driver refuses by itself, and there is nothing to charge. */
+bool place_of_current(struct place *place);
+/* After a context is destroyed, its handle may come back for another device. */
+void place_forget_contexts(void);
+
+static inline uint64_t charge_rounded(uint64_t bytes) {
+    return bytes > UINT64_MAX - CHARGE_GRANULE ? bytes : (bytes + CHARGE_GRANULE - 1) / CHARGE_GRANULE * CHARGE_GRANULE;
+}
+
+/* Charges rounded bytes to the session, after giving back what this process's pools no longer hold if it is tight. */
+bool charge_begin(uint32_t gpu, uint64_t rounded);
+void charge_back(uint32_t gpu, uint64_t rounded);
+
+/* Live allocations of this process by device pointer or array handle. */
+extern struct table charges;
+
+/* ---- pools (pools.c) ---- */
+
+/* Lets go of what pools returned to the driver since; true if that changed anything. */
+bool pools_refresh(void);
+void pools_freed(const struct table_entry *entry);
+extern _Atomic bool pools_dirty; /* something was freed to a pool */
+static inline void pools_synchronized(void) {
+    if (__builtin_expect(atomic_load_explicit(&pools_dirty, memory_order_relaxed), 0)) {
+        pools_refresh();
+    }
+}
+/* ---- graphs (graphs.c): the device's pool for memory nodes ---- */
+bool graphs_refresh(void);
+
+/* Gives back what an entry that was taken out of the table had charged. */
+void charge_entry_back(const struct table_entry *entry);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,46 @@
+/* What a pointer or handle was charged: a hash table that stays fast with any number of live allocations and threads.
+ * Split into shards, each with a lock of its own, so that threads rarely meet. */
+#ifndef GPUSLICE_TABLE_H
+#define GPUSLICE_TABLE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
+
+enum charge_kind { CHARGE_LINEAR, CHARGE_POOLED, CHARGE_ARRAY };
+
+struct table_entry {
+    uint64_t key;   /* never 0 */
+    uint64_t owner; /* the context, or the pool's account for CHARGE_POOLED */
+    uint64_t bytes : 48;
+    uint64_t gpu : 8;
+    uint64_t kind : 8;
+};
+
+#define TABLE_SHARDS 64
+
+struct table_shard {
+    _Alignas(64) _Atomic(bool) locked;
+    struct table_entry *entries;
+    size_t room, used; /* room is zero or a power of two */
+};
+
+struct table {
+    struct table_shard shards[TABLE_SHARDS];
+};
+
+/* False when the host has no memory for it. Replaces an entry with the same key. */
+bool table_put(struct table *table, const struct table_entry *entry);
+/* Takes the entry out; exactly one caller gets it. */
+bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
+/* Takes out every entry with that owner and hands it to visit. */
+void table_take_owner(struct table *table, uint64_t owner, void (*visit)(const struct table_entry *entry));
+/* In a forked child: empty, whatever state the parent's threads left it in. */
+void table_forget(struct table *table);
+
+#pragma GCC visibility pop
+
+#endif

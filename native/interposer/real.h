@@ -1,0 +1,39 @@
+/* A real library that this one stands in front of: found beside or behind us, opened by absolute path. */
+#ifndef GPUSLICE_REAL_H
+#define GPUSLICE_REAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
+
+typedef void (*real_pointer)(void);
+
+struct real_library {
+    const char *soname;           /* "libcuda.so.1" */
+    const char *variable;         /* environment variable with the path, for odd installations */
+    const char *const *names;     /* of all functions, by index */
+    _Atomic(real_pointer) *table; /* resolved functions, by index */
+    real_pointer missing;         /* stands for a function that the library has not: answers "not supported" */
+    real_pointer absent;          /* stands for every function when there is no library at all */
+    void *handle;                 /* under the lock in real.c */
+    bool searched;
+};
+
+real_pointer real_resolve(struct real_library *library, size_t index);
+/* True when the real library was found. */
+bool real_present(struct real_library *library);
+/* The loader's dlopen, not the one that we put in front of it (cuda/loader.c). */
+typedef void *(*dlopen_function)(const char *file, int mode);
+dlopen_function next_dlopen(void);
+void *real_dlopen(const char *file, int mode);
+
+static inline real_pointer real_function(struct real_library *library, size_t index) {
+    real_pointer function = atomic_load_explicit(&library->table[index], memory_order_acquire);
+    return __builtin_expect(function != NULL, 1) ? function : real_resolve(library, index);
+}
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,305 @@
+/* Attaching to the session. Whatever goes wrong here denies memory: a limit that cannot be read is a limit of zero. */
+#define _GNU_SOURCE
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SESSION_FILE "/etc/gpuslice/session" /* mounted into containers: survives a shell that loses its environment */
+#define ANSWER_SECONDS 5
+#define RETRY_NS 1000000000ull
+#define HIGH_DESCRIPTOR 300 /* out of the way of programs that count on low numbers */
+
+struct session session = {.connection = -1};
+
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct parameters {
+    char session[GPUSLICE_SESSION_BYTES];
+    char socket[sizeof((struct sockaddr_un *)0)->sun_path];
+    char token[GPUSLICE_TOKEN_BYTES];
+};
+
+/* ---- telling the user ---- */
+
+static _Atomic bool complained[COMPLAINTS];
+
+void session_complain(enum session_complaint complaint, const char *why) {
+    if (!atomic_exchange(&complained[complaint], true)) {
+        char line[512];
+        int length = snprintf(line, sizeof line, "gpuslice: no GPU memory for process %d: %s\n", (int)getpid(), why);
+        if (length > 0) {
+            size_t size = (size_t)length < sizeof line ? (size_t)length : sizeof line - 1;
+            ssize_t ignored = write(STDERR_FILENO, line, size);
+            (void)ignored;
+        }
+    }
+}
+
+void session_debug(const char *format, ...) {
+    const char *wanted = getenv("GPUSLICE_DEBUG");
+    if (wanted == NULL || wanted[0] == '\0' || strcmp(wanted, "0") == 0) {
+        return;
+    }
+    char text[400], line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    int length = snprintf(line, sizeof line, "gpuslice[%d]: %s\n", (int)getpid(), text);
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)length);
+    (void)ignored;
+}
+
+void session_explain(void) {
+    const struct gpuslice_control *control = session.page.control;
+    switch (atomic_load(&control->state)) {
+    case GPUSLICE_EXPIRED:
+        session_complain(COMPLAINT_EXPIRED, "the session's time to live is over; what is allocated stays valid");
+        break;
+    case GPUSLICE_RELEASED:
+        session_complain(COMPLAINT_EXPIRED, "the session was released; what is allocated stays valid");
+        break;
+    default:
+        session_complain(COMPLAINT_AGENT_GONE, "the agent (gpusliced) gave no sign of life for longer than the session's "
+                                               "grace; allocations go on when it is back");
+    }
+}
+
+/* ---- where the session is ---- */
+
+static bool copy_text(char *to, size_t size, const char *from) {
+    size_t length = from != NULL ? strlen(from) : 0;
+    if (length == 0 || length >= size) {
+        return false;
+    }
+    memset(to, 0, size);
+    memcpy(to, from, length);
+    return true;
+}
+
+static void take_line(struct parameters *parameters, char *line) {
+    char *value = strchr(line, '=');
+    if (value == NULL) {
+        return;
+    }
+    *value++ = '\0';
+    value[strcspn(value, "\r\n")] = '\0';
+    if (strcmp(line, "GPUSLICE_SESSION") == 0) {
+        copy_text(parameters->session, sizeof parameters->session, value);
+    } else if (strcmp(line, "GPUSLICE_IPC_SOCK") == 0) {
+        copy_text(parameters->socket, sizeof parameters->socket, value);
+    } else if (strcmp(line, "GPUSLICE_IPC_TOKEN") == 0) {
+        copy_text(parameters->token, sizeof parameters->token, value);
+    }
+}
+
+/* The mounted file wins over the environment: the agent wrote it, anybody writes the environment. */
+static const char *find_parameters(struct parameters *parameters) {
+    memset(parameters, 0, sizeof *parameters);
+    FILE *file = fopen(SESSION_FILE, "re");
+    if (file != NULL) {
+        char line[512];
+        while (fgets(line, sizeof line, file) != NULL) {
+            take_line(parameters, line);
+        }
+        fclose(file);
+    } else {
+        copy_text(parameters->session, sizeof parameters->session, getenv("GPUSLICE_SESSION"));
+        copy_text(parameters->socket, sizeof parameters->socket, getenv("GPUSLICE_IPC_SOCK"));
+        copy_text(parameters->token, sizeof parameters->token, getenv("GPUSLICE_IPC_TOKEN"));
+    }
+    if (parameters->session[0] == '\0') {
+        return "no session: GPUSLICE_SESSION is not set (start the program with gpuslice run)";
+    }
+    if (parameters->socket[0] == '\0') {
+        return "no agent: GPUSLICE_IPC_SOCK is not set or too long for a socket path";
+    }
+    return parameters->token[0] == '\0' ? "no token: GPUSLICE_IPC_TOKEN is not set or too long" : NULL;
+}
+
+/* ---- talking to the agent ---- */
+
+static int connect_to(const char *path) {
+    int low = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int connection = low != -1 ? fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR) : -1;
+    if (connection == -1) {
+        connection = low;
+    } else {
+        close(low);
+    }
+    if (connection == -1) {
+        return -1;
+    }
+    struct timeval patience = {.tv_sec = ANSWER_SECONDS};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) == -1) {
+        int reason = errno;
+        close(connection);
+        errno = reason;
+        return -1;
+    }
+    return connection;
+}
+
+static bool send_request(int connection, const struct parameters *parameters, bool observer) {
+    struct gpuslice_attach request = {.magic = GPUSLICE_ATTACH_MAGIC, .version = GPUSLICE_PAGE_VERSION,
+                                      .flags = observer ? GPUSLICE_ATTACH_OBSERVER : 0};
+    memcpy(request.session, parameters->session, sizeof request.session);
+    memcpy(request.token, parameters->token, sizeof request.token);
+    ssize_t sent;
+    do {
+        sent = send(connection, &request, sizeof request, MSG_NOSIGNAL);
+    } while (sent == -1 && errno == EINTR);
+    return sent == (ssize_t)sizeof request; /* smaller than any socket buffer: all or nothing */
+}
+
+/* The answer, with two descriptors if all is well; they are -1 otherwise. */
+static bool receive_answer(int connection, struct gpuslice_attached *answer, int descriptors[2]) {
+    size_t received = 0;
+    descriptors[0] = descriptors[1] = -1;
+    while (received < sizeof *answer) {
+        union {
+            struct cmsghdr header;
+            char space[CMSG_SPACE(2 * sizeof(int))];
+        } control;
+        struct iovec part = {(char *)answer + received, sizeof *answer - received};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+                                 .msg_controllen = sizeof control.space};
+        ssize_t size = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+        if (size == -1 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            break;
+        }
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+            header->cmsg_len == CMSG_LEN(2 * sizeof(int)) && descriptors[0] == -1) {
+            memcpy(descriptors, CMSG_DATA(header), 2 * sizeof(int));
+        }
+        received += (size_t)size;
+    }
+    return received == sizeof *answer;
+}
+
+/* ---- the pages ---- */
+
+static void *map_file(int descriptor, uint64_t bytes, int protection) {
+    struct stat status;
+    if (fstat(descriptor, &status) == -1 || (uint64_t)status.st_size != bytes) {
+        return NULL; /* a shorter file would end this process with SIGBUS later */
+    }
+    void *address = mmap(NULL, bytes, protection, MAP_SHARED, descriptor, 0);
+    if (address == MAP_FAILED) {
+        return NULL;
+    }
+    madvise(address, bytes, MADV_DONTFORK); /* a child has a slot of its own, or none */
+    return address;
+}
+
+static const char *map_pages(const struct gpuslice_attached *answer, const int descriptors[2], struct page *page) {
+    bool gpus_fit = answer->gpu_count >= 1 && answer->gpu_count <= GPUSLICE_MAX_GPUS;
+    bool slot_fits = answer->slot < GPUSLICE_SLOTS || answer->slot == GPUSLICE_NO_SLOT;
+    if (!gpus_fit || !slot_fits || descriptors[0] == -1) {
+        return "the agent's answer makes no sense (are agent and library of the same version?)";
+    }
+    const struct gpuslice_control *control = map_file(descriptors[0], GPUSLICE_CONTROL_BYTES, PROT_READ);
+    struct gpuslice_cell *cells = map_file(descriptors[1], gpuslice_cells_bytes(answer->gpu_count), PROT_READ | PROT_WRITE);
+    if (control == NULL || cells == NULL || control->magic != GPUSLICE_PAGE_MAGIC ||
+        control->version != GPUSLICE_PAGE_VERSION || control->gpu_count != answer->gpu_count) {
+        return "the session's page is broken";
+    }
+    *page = (struct page){.control = control, .cells = cells, .slot = answer->slot, .gpu_count = answer->gpu_count};
+    return NULL;
+}
+
+/* ---- attaching ---- */
+
+static void forget_after_fork(void) {
+    if (session.connection != -1) {
+        close(session.connection);
+    }
+    session.connection = -1;
+    memset(&session.page, 0, sizeof session.page); /* not mapped here: MADV_DONTFORK */
+    atomic_store(&session.state, SESSION_NEW);
+    atomic_store(&session.retry_ns, 0);
+    attach_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+/* Under attach_lock. NULL, or why not. */
+static const char *attach(bool observer, char *reason, size_t reason_size) {
+    struct parameters parameters;
+    const char *why = find_parameters(&parameters);
+    if (why != NULL) {
+        return why;
+    }
+    int connection = connect_to(parameters.socket);
+    if (connection == -1) {
+        snprintf(reason, reason_size, "no agent answers at %s: %s (is gpusliced running?)", parameters.socket, strerror(errno));
+        return reason;
+    }
+    struct gpuslice_attached answer;
+    int descriptors[2] = {-1, -1};
+    if (!send_request(connection, &parameters, observer) || !receive_answer(connection, &answer, descriptors) ||
+        answer.magic != GPUSLICE_ATTACH_MAGIC || answer.version != GPUSLICE_PAGE_VERSION) {
+        why = "the agent did not answer the attach request";
+    } else if (answer.status != GPUSLICE_ATTACH_OK) {
+        answer.message[sizeof answer.message - 1] = '\0';
+        snprintf(reason, reason_size, "the agent refused session %.63s: %s", parameters.session, answer.message);
+        why = reason;
+    } else {
+        why = map_pages(&answer, descriptors, &session.page);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (descriptors[i] != -1) {
+            close(descriptors[i]);
+        }
+    }
+    if (why != NULL) {
+        close(connection);
+        return why;
+    }
+    session.connection = connection;
+    session_debug("attached to session %s, slot %u, %u GPU(s)", parameters.session, session.page.slot, session.page.gpu_count);
+    return NULL;
+}
+
+bool session_attach(bool observer) {
+    static bool handler_installed;
+    char reason[400];
+    if (atomic_load(&session.state) == SESSION_REFUSED && session_now_ns() < atomic_load(&session.retry_ns)) {
+        return false;
+    }
+    int saved_errno = errno;
+    pthread_mutex_lock(&attach_lock);
+    if (!handler_installed) {
+        handler_installed = pthread_atfork(NULL, NULL, forget_after_fork) == 0;
+    }
+    if (atomic_load(&session.state) != SESSION_ATTACHED) {
+        const char *why = attach(observer, reason, sizeof reason);
+        if (why != NULL) {
+            session_complain(COMPLAINT_REFUSED, why);
+            atomic_store(&session.retry_ns, session_now_ns() + RETRY_NS); /* the agent may come back */
+        }
+        atomic_store_explicit(&session.state, why == NULL ? SESSION_ATTACHED : SESSION_REFUSED, memory_order_release);
+    }
+    bool attached = atomic_load(&session.state) == SESSION_ATTACHED;
+    pthread_mutex_unlock(&attach_lock);
+    errno = saved_errno;
+    return attached;
+}

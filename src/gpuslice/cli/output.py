@@ -1,0 +1,45 @@
+"""How commands print for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDE: Final = 400
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
+
+
+def console() -> Console:
+    """Where tables go. Whoever reads them through a pipe gets each row on one line."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    # What programs call themselves is shown as it is: no markup, no emoji.
+    return Console(highlight=False, markup=False, emoji=False, width=_WIDE if piped else None)
+
+
+def table(*left: str, right: Iterable[str] = ()) -> Table:
+    """Columns of words, then columns of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in left:
+        made.add_column(title, overflow="fold")
+    for title in right:
+        made.add_column(title, justify="right")
+    return made

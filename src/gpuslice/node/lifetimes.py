@@ -1,0 +1,96 @@
+"""What time does to sessions: the heartbeat, the time to live, and what is left over after both."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuslice.model.sessions import SessionState
+from gpuslice.node import processes
+from gpuslice.node.registry import boottime
+
+if TYPE_CHECKING:
+    import structlog
+
+    from gpuslice.node.attach import AttachServer
+    from gpuslice.node.audit import Audit
+    from gpuslice.node.registry import Registry
+    from gpuslice.node.session import Session
+
+#: Processes without a connection whose mappings are looked at in a second; after a restart that is everybody.
+_LOOKS: Final = 50
+
+
+class Lifetimes:
+    """Called by the agent's loop in regular intervals."""
+
+    def __init__(
+        self, registry: Registry, server: AttachServer, audit: Audit, log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self._registry = registry
+        self._server = server
+        self._audit = audit
+        self._log = log
+        self._to_look_at: list[int] = []
+
+    def beat(self) -> None:
+        """Tells every tenant that the agent lives, and ends what has expired."""
+        now_ns, now = time.monotonic_ns(), boottime()
+        due = []
+        for session in self._registry.sessions.values():
+            session.control.heartbeat.value = now_ns
+            expires = session.record.expires
+            if expires is not None and now >= expires and session.record.state is SessionState.ACTIVE:
+                due.append(session)
+        for session in due:
+            self._expire(session)
+
+    def _expire(self, session: Session) -> None:
+        expired = msgspec.structs.replace(session.record, state=SessionState.EXPIRED)
+        try:
+            session.save(expired)
+        except OSError as error:  # the page matters more than the file: a next agent finds it expired all the same
+            self._log.error("the state folder cannot be written", session_id=session.id, reason=error.strerror)
+            session.apply(expired)
+        self._audit.write(
+            "expire", session_id=session.id, uid=session.record.owner_uid, processes=len(session.processes)
+        )
+        if session.record.ttl_kill:
+            for process in session.processes.values():
+                killed = processes.send_signal(process.pidfd, signal.SIGKILL)
+                self._audit.write(
+                    "kill",
+                    result="ok" if killed else "error",
+                    session_id=session.id,
+                    pid=process.pid,
+                    error_code="expired",
+                )
+        self._registry.release_if_over(session)
+
+    def sweep(self) -> None:
+        """Once a second: what nothing else notices."""
+        self._server.sweep()
+        if not self._to_look_at:
+            self._to_look_at = [
+                process.pid for process in self._registry.processes.values() if process.connection is None
+            ]
+        looked_at, self._to_look_at = self._to_look_at[:_LOOKS], self._to_look_at[_LOOKS:]
+        for pid in looked_at:
+            process = self._registry.processes.get(pid)
+            if process is not None and process.connection is None:
+                self._server.check_still_mapped(process)
+
+    def repair(self) -> None:
+        """Every few seconds: files that tenants changed the length of, and releases that failed before."""
+        for session in list(self._registry.sessions.values()):
+            try:
+                changed = bool(session.processes) and session.cells.repair()
+            except OSError as error:
+                self._log.error("cells cannot be repaired", session_id=session.id, reason=error.strerror)
+                changed = False
+            if changed:
+                self._registry.count_breach(session, 0, reason="cells_resized")
+            self._registry.release_if_over(session)

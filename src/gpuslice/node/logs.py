@@ -1,0 +1,52 @@
+"""Structured logs: one event with named values, for machines as JSON or for people on a console."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+import structlog
+
+FORMATS: Final = ("console", "json")
+
+
+def configure(form: str, *, debug: bool) -> None:
+    """Logs to standard error. A reader that is gone does not stop the agent."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
+        logger_factory=_Writer,
+        cache_logger_on_first_use=True,
+    )
+
+
+class _Writer:
+    """Writes a line to standard error, if anybody still reads it."""
+
+    def __init__(self, *_arguments: object) -> None:
+        pass
+
+    def msg(self, line: str) -> None:
+        try:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return
+
+    debug = info = warning = error = critical = exception = msg
+
+
+def logger() -> structlog.typing.FilteringBoundLogger:
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return log

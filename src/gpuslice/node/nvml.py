@@ -1,0 +1,145 @@
+"""NVML: which GPUs the machine has, and what each process really holds on them.
+
+These calls may take long, so the agent makes them in a thread of their own. A machine without NVML, or whose driver is not
+loaded yet, is served all the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import pynvml
+
+_ALL: Final = 0xFFFFFFFF  # not in a MIG instance
+_UNKNOWN: Final = 2**64 - 1
+_PROCESS: Final = struct.Struct("=I4xQII")  # nvmlProcessInfo_t: pid, bytes, GPU instance, compute instance
+_INSUFFICIENT_SIZE: Final = 7
+
+
+class NvmlUnavailableError(Exception):
+    """Raised when NVML cannot be used now. It may come later."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A GPU, or a MIG device on one."""
+
+    index: str
+    uuid: str
+    model: str
+    memory_bytes: int
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes that a process holds on a GPU or MIG device."""
+
+    uuid: str
+    pid: int
+    size: int
+
+
+class Nvml:
+    """NVML in this process. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._initialized = False
+        self._library: ctypes.CDLL | None = None
+        self._handles: list[tuple[str, object, dict[tuple[int, int], str]]] = []
+
+    def inventory(self) -> list[GpuInfo]:
+        """Every GPU and MIG device. Also where later calls look for processes."""
+        try:
+            self._initialize()
+            found: list[GpuInfo] = []
+            handles = []
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                try:
+                    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    gpu = GpuInfo(
+                        index=str(index),
+                        uuid=pynvml.nvmlDeviceGetUUID(handle),
+                        model=pynvml.nvmlDeviceGetName(handle),
+                        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                    )
+                    partitions = _mig_devices(handle, index)
+                except pynvml.NVMLError_GpuIsLost:
+                    continue
+                found.append(gpu)
+                found += partitions.values()
+                handles.append((gpu.uuid, handle, {place: device.uuid for place, device in partitions.items()}))
+        except pynvml.NVMLError as error:
+            raise self._failed(error) from None
+        self._handles = handles
+        return found
+
+    def usages(self) -> list[Usage]:
+        """Every process with a context on any GPU."""
+        try:
+            found = []
+            for uuid, handle, partitions in self._handles:
+                for pid, size, gpu_instance, compute_instance in self._processes(handle):
+                    place = partitions.get((gpu_instance, compute_instance), uuid) if gpu_instance != _ALL else uuid
+                    found.append(Usage(place, pid, 0 if size == _UNKNOWN else size))
+        except pynvml.NVMLError as error:
+            raise self._failed(error) from None
+        return found
+
+    def _initialize(self) -> None:
+        if not self._initialized:
+            pynvml.nvmlInit()
+            self._initialized = True
+            # The bindings make a Python object of every process; thousands of them cost more than all else here.
+            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+
+    def _processes(self, handle: object) -> list[tuple[int, int, int, int]]:
+        assert self._library is not None
+        room = 64
+        while True:
+            count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(room * _PROCESS.size)
+            result = self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), buffer)
+            if result == 0:
+                return list(_PROCESS.iter_unpack(buffer.raw[: count.value * _PROCESS.size]))
+            if result == pynvml.NVML_ERROR_GPU_IS_LOST:
+                return []
+            if result != _INSUFFICIENT_SIZE:
+                raise pynvml.NVMLError(result)
+            room = max(2 * room, 2 * count.value)
+
+    def _failed(self, error: pynvml.NVMLError) -> NvmlUnavailableError:
+        """Starts over with the next call: the driver may have been loaded anew."""
+        if self._initialized:
+            self._initialized = False
+            self._handles = []
+            try:
+                pynvml.nvmlShutdown()
+            except pynvml.NVMLError:
+                pass
+        return NvmlUnavailableError(str(error))
+
+
+def _mig_devices(handle: object, index: int) -> dict[tuple[int, int], GpuInfo]:
+    """The MIG devices on a GPU, by GPU instance and compute instance."""
+    found: dict[tuple[int, int], GpuInfo] = {}
+    try:
+        count = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError_NotSupported:
+        return found
+    for number in range(count):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+            continue
+        place = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
+        found[place] = GpuInfo(
+            index=f"{index}:{number}",
+            uuid=pynvml.nvmlDeviceGetUUID(device),
+            model=pynvml.nvmlDeviceGetName(device),
+            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(device).total,
+            mig=True,
+        )
+    return found

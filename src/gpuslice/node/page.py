@@ -1,0 +1,127 @@
+"""A session's shared memory and the attach message, as native/include/page.h declares them.
+
+tests/native/test_page_layout.py compares every field with the C compiler's word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import uuid
+from typing import Final
+
+MAGIC: Final = 0x31454741504C5347
+VERSION: Final = 1
+MAX_GPUS: Final = 16
+SLOTS: Final = 512
+SESSION_BYTES: Final = 64
+TOKEN_BYTES: Final = 128
+CONTROL_BYTES: Final = 4096
+
+ACTIVE: Final = 0
+EXPIRED: Final = 1
+RELEASED: Final = 2
+
+BYTES_MASK: Final = 2**48 - 1
+ATTEMPT: Final = 2**48
+
+ATTACH_MAGIC: Final = 0x4843415454414C53
+ATTACH_OBSERVER: Final = 1
+NO_SLOT: Final = 2**32 - 1
+ATTACH_OK: Final = 0
+ATTACH_DENIED: Final = 1
+ATTACH_UNKNOWN: Final = 2
+ATTACH_FULL: Final = 3
+ATTACH_BROKEN: Final = 4
+
+
+class Gpu(ctypes.Structure):
+    """struct gpuslice_gpu."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_uint8 * 16),
+        ("limit_bytes", ctypes.c_uint64),
+        ("core_percent", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Control(ctypes.Structure):
+    """struct gpuslice_control.
+
+    ctypes stores an aligned field of 4 or 8 bytes with one machine instruction, and the agent is the only writer: a
+    tenant sees the old value or the new one, which is all that the relaxed atomics of page.h ask of the other side.
+    """
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("version", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("state", ctypes.c_uint32),
+        ("slots_high", ctypes.c_uint32),
+        ("heartbeat_ns", ctypes.c_uint64),
+        ("grace_ns", ctypes.c_uint64),
+        ("session", ctypes.c_char * SESSION_BYTES),
+        ("gpus", Gpu * MAX_GPUS),
+    )
+
+
+class Cell(ctypes.Structure):
+    """struct gpuslice_cell."""
+
+    _fields_ = (
+        ("charged", ctypes.c_uint64),
+        ("ended", ctypes.c_uint64),
+        ("withdrawn", ctypes.c_uint64),
+        ("denied", ctypes.c_uint64),
+        ("overhead", ctypes.c_uint64),
+        ("peak", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 2),
+    )
+
+
+class Attach(ctypes.Structure):
+    """struct gpuslice_attach: what a process asks."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("version", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("session", ctypes.c_char * SESSION_BYTES),
+        ("token", ctypes.c_char * TOKEN_BYTES),
+    )
+
+
+class Attached(ctypes.Structure):
+    """struct gpuslice_attached: what it is answered."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("version", ctypes.c_uint32),
+        ("status", ctypes.c_uint32),
+        ("slot", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("message", ctypes.c_char * 104),
+    )
+
+
+CELL_BYTES: Final = ctypes.sizeof(Cell)
+ATTACH_BYTES: Final = ctypes.sizeof(Attach)
+ATTACHED_BYTES: Final = ctypes.sizeof(Attached)
+#: A cell's six words, for many cells at once.
+CELL_WORDS: Final = struct.Struct("=6Q16x")
+
+
+def cells_bytes(gpu_count: int) -> int:
+    """gpuslice_cells_bytes."""
+    return gpu_count * SLOTS * CELL_BYTES
+
+
+def cell_offset(gpu: int, slot: int) -> int:
+    """Where the cell of that slot on that GPU is in `cells`."""
+    return (gpu * SLOTS + slot) * CELL_BYTES
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes in `GPU-…` or `MIG-…`, as cuDeviceGetUuid gives them."""
+    return uuid.UUID(text.split("-", 1)[1] if text[:4] in ("GPU-", "MIG-") else text).bytes
