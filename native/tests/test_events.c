@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -141,7 +142,8 @@ static void streams_wait_for_events_of_another_device(void) {
 
 /* ---- another process: it makes an event, records it behind some work, and is killed when we have seen that ---- */
 
-static void export_event(int results) {
+static void export_event(int channel) {
+    char turn;
     CUevent event;
     CUipcEventHandle handle;
     device_open();
@@ -149,20 +151,20 @@ static void export_event(int results) {
     CHECK_RESULT(CUDA_SUCCESS, cuIpcGetEventHandle(&handle, event));
     CHECK_RESULT(CUDA_SUCCESS, spin(NULL, 300000));
     CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(event, NULL));
-    CHECK(write(results, &handle, sizeof handle) == (ssize_t)sizeof handle);
-    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(event));
+    CHECK(write(channel, &handle, sizeof handle) == (ssize_t)sizeof handle);
+    CHECK(read(channel, &turn, 1) == 1);
     CHECK_RESULT(CUDA_SUCCESS, spin(NULL, 60000000));
     CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(event, NULL));
-    CHECK(write(results, "", 1) == 1);
+    CHECK(write(channel, "", 1) == 1);
     pause();
 }
 
-static void other_processes_share_events(pid_t exporter, int results) {
+static void other_processes_share_events(pid_t exporter, int channel) {
     CUevent event, plain;
     CUipcEventHandle handle;
     CUstream stream;
-    char done;
-    CHECK(read(results, &handle, sizeof handle) == (ssize_t)sizeof handle);
+    char turn;
+    CHECK(read(channel, &handle, sizeof handle) == (ssize_t)sizeof handle);
     CHECK_RESULT(CUDA_SUCCESS, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CHECK_RESULT(CUDA_SUCCESS, cuIpcOpenEventHandle(&event, handle));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
@@ -170,7 +172,8 @@ static void other_processes_share_events(pid_t exporter, int results) {
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
     CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(stream));
     CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(event));
-    CHECK(read(results, &done, 1) == 1);
+    CHECK(write(channel, "", 1) == 1);
+    CHECK(read(channel, &turn, 1) == 1);
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
     CHECK(kill(exporter, SIGKILL) == 0);
     CHECK(waitpid(exporter, NULL, 0) == exporter);
@@ -186,16 +189,16 @@ static void other_processes_share_events(pid_t exporter, int results) {
 }
 
 int main(void) {
-    int results[2];
-    CHECK_OR_EXIT(0, pipe(results));
+    int channel[2];
+    CHECK_OR_EXIT(0, socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     pid_t exporter = fork(); /* before cuInit: a driver does not survive a fork */
     if (exporter == 0) {
-        export_event(results[1]);
+        export_event(channel[1]);
         return 1;
     }
-    close(results[1]);
+    close(channel[1]);
     device_open();
-    other_processes_share_events(exporter, results[0]);
+    other_processes_share_events(exporter, channel[0]);
     events_complete_with_the_work_before_them();
     elapsed_time_is_device_time();
     streams_wait_for_events();

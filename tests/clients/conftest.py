@@ -29,9 +29,13 @@ class Client:
         assert len(found) == 1, f"{self.path} holds {len(found)} files like {pattern}"
         return found[0]
 
-    def header_folders(self) -> list[Path]:
-        """Where a C program finds cuda_runtime_api.h and what it includes (cudart-12.9 and cudart-13 have it all)."""
-        return [self.library("cuda_runtime_api.h").parent, self.library("crt/host_defines.h").parent.parent]
+    def headers(self) -> Path:
+        """Where a C program finds cuda_runtime_api.h."""
+        return self.library("cuda_runtime_api.h").parent
+
+    def compiler_headers(self) -> Path:
+        """Where it finds crt/, which that includes; only cudart-12.9 and cudart-13 have it."""
+        return self.library("crt/host_defines.h").parent.parent
 
 
 class Clients(Protocol):

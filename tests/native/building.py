@@ -9,7 +9,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def sanitized_libraries(sanitizer: str) -> Path:
+#: How programs are compiled that use libraries with a sanitizer.
+SANITIZERS = {"address": ("-fsanitize=address,undefined",), "thread": ("-fsanitize=thread", "-Wno-tsan")}
+
+
+def sanitizer_options(libraries: Path) -> dict[str, str]:
+    """The environment of such a program: its first finding ends it with a failure."""
+    return {
+        "LD_LIBRARY_PATH": str(libraries),
+        "ASAN_OPTIONS": "abort_on_error=0:exitcode=99",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "TSAN_OPTIONS": "exitcode=99:halt_on_error=1",
+    }
+
+
+def libraries(sanitizer: str) -> Path:
     """The folder with the simulator's libraries, built with that sanitizer (address or thread)."""
     folder = ROOT / "build" / sanitizer / "native" / "simulator"
     if not (folder / "libcuda.so.1").is_file():

@@ -32,6 +32,10 @@
     X(cuMemRetainAllocationHandle)                                                                                    \
     X(cuMemMap)                                                                                                       \
     X(cuMemUnmap)                                                                                                     \
+    X(cuMemMapArrayAsync)                                                                                             \
+    X(cuMemMapArrayAsync_ptsz)                                                                                        \
+    X(cuMulticastBindMem)                                                                                             \
+    X(cuMulticastBindMem_v2)                                                                                          \
     X(cuArrayCreate)                                                                                                  \
     X(cuArrayCreate_v2)                                                                                               \
     X(cuArray3DCreate)                                                                                                \

@@ -130,3 +130,49 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     pthread_mutex_unlock(&lock);
     return result;
 }
+
+/* Memory that sparse arrays or multicast objects use lives on after its handle is released, and the driver does not tell
+ * until when. It stays charged as long as the process lives: counting too much is the safe side. */
+static void keep(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&lock);
+    struct physical *physical = look_at(&handles, handle);
+    if (physical != NULL) {
+        physical->mappings++;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static CUresult keep_mapped(CUresult result, const CUarrayMapInfo *maps, unsigned int count) {
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++) {
+        if (maps[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP) {
+            keep(maps[i].memHandle.memHandle);
+        }
+    }
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *maps, unsigned int count, CUstream stream) {
+    return keep_mapped(REAL(cuMemMapArrayAsync)(maps, count, stream), maps, count);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *maps, unsigned int count, CUstream stream) {
+    return keep_mapped(REAL(cuMemMapArrayAsync_ptsz)(maps, count, stream), maps, count);
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+                            CUmemGenericAllocationHandle memory, size_t offset, size_t size, unsigned long long flags) {
+    CUresult result = REAL(cuMulticastBindMem)(multicast, multicast_offset, memory, offset, size, flags);
+    if (result == CUDA_SUCCESS) {
+        keep(memory);
+    }
+    return result;
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t multicast_offset,
+                               CUmemGenericAllocationHandle memory, size_t offset, size_t size, unsigned long long flags) {
+    CUresult result = REAL(cuMulticastBindMem_v2)(multicast, device, multicast_offset, memory, offset, size, flags);
+    if (result == CUDA_SUCCESS) {
+        keep(memory);
+    }
+    return result;
+}

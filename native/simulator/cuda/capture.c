@@ -339,7 +339,7 @@ static CUresult wait_for_outside(struct capture *capture, const struct event *ev
     if (capture->sequence->invalid) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    if (event_ticket(event) == 0) {
+    if (event_mark(event).ticket == 0) {
         return CUDA_SUCCESS; /* never recorded: nothing to wait for */
     }
     capture->sequence->invalid = true;

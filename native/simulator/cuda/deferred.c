@@ -68,6 +68,10 @@ static bool behind(const struct stream *stream, uint64_t ticket) {
     return found;
 }
 
+static struct event_mark mark_of(const struct operation *operation) {
+    return (struct event_mark){.ticket = operation->event.ticket, .point = operation->event.point};
+}
+
 static bool is_ready(struct stream *stream) {
     struct deferred *item = stream->first_deferred;
     struct operation *operation = &item->operation;
@@ -79,7 +83,7 @@ static bool is_ready(struct stream *stream) {
         return sim_engine_reached(&driver.process, stream->context->device->domain, stream_end(stream));
     case OPERATION_EVENT_WAIT:
         return !object_is(operation->event.event, KIND_EVENT) ||
-               event_passed((struct event *)operation->event.event, operation->event.ticket);
+               event_passed((struct event *)operation->event.event, mark_of(operation));
     case OPERATION_VALUES:
         return values_advance(operation);
     default:
@@ -235,6 +239,7 @@ static CUresult prepare(struct deferred *item, const struct operation *operation
         return result;
     }
     struct operation *own = &item->operation;
+    struct event_mark mark;
     switch (own->kind) {
     case OPERATION_COPY:
         result = copy_check(own);
@@ -245,7 +250,9 @@ static CUresult prepare(struct deferred *item, const struct operation *operation
         own->event.ticket = event_issue((struct event *)own->event.event);
         return CUDA_SUCCESS;
     case OPERATION_EVENT_WAIT:
-        own->event.ticket = event_ticket((struct event *)own->event.event);
+        mark = event_mark((struct event *)own->event.event);
+        own->event.ticket = mark.ticket;
+        own->event.point = mark.point;
         return CUDA_SUCCESS;
     default:
         return CUDA_SUCCESS;
@@ -284,8 +291,8 @@ static bool must_wait(const struct stream *stream, struct operation *operation) 
         return true;
     case OPERATION_EVENT_WAIT: {
         struct event *event = (struct event *)operation->event.event;
-        uint64_t ticket = event_ticket(event);
-        return !event_is_point(event, stream, ticket) && !event_passed(event, ticket);
+        struct event_mark mark = event_mark(event);
+        return !event_is_point(event, stream, mark) && !event_passed(event, mark);
     }
     case OPERATION_VALUES:
         return !values_advance(operation);

@@ -218,7 +218,7 @@ struct operation {
         } host;
         struct {
             CUevent event;
-            uint64_t ticket; /* which record of it: 0 until the operation is queued or done (event.c) */
+            uint64_t ticket, point; /* which record of it: 0 until the operation is deferred (event.h) */
         } event;
         struct {
             CUdeviceptr address;

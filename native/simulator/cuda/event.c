@@ -34,8 +34,19 @@ uint64_t event_issue(struct event *event) {
     return ticket;
 }
 
-uint64_t event_ticket(const struct event *event) {
-    return atomic_load(&event->state->issued);
+static bool is_recorded(const struct event *event) {
+    return atomic_load(&event->state->issued) != 0;
+}
+
+struct event_mark event_mark(const struct event *event) {
+    const struct event_state *state = event->state;
+    for (;;) { /* until nobody records it in between */
+        uint64_t issued = atomic_load(&state->issued), executed = atomic_load(&state->executed);
+        uint64_t point = executed == issued ? atomic_load(&state->point) : UINT64_MAX;
+        if (atomic_load(&state->executed) == executed) {
+            return (struct event_mark){.ticket = issued, .point = point};
+        }
+    }
 }
 
 void event_record(struct event *event, struct stream *stream, uint64_t ticket) {
@@ -54,19 +65,27 @@ static bool recorded_here(const struct event_state *state) {
     return atomic_load(&state->slot) == driver.process.slot + 1;
 }
 
-bool event_is_point(const struct event *event, const struct stream *stream, uint64_t ticket) {
+/* The point of a record that was deferred when the wait began is that of the newest: it cannot lie before. */
+static uint64_t point_of(const struct event_state *state, struct event_mark mark) {
+    if (mark.point != UINT64_MAX || atomic_load(&state->executed) < mark.ticket) {
+        return mark.point;
+    }
+    return atomic_load(&state->point);
+}
+
+bool event_is_point(const struct event *event, const struct stream *stream, struct event_mark mark) {
     const struct event_state *state = event->state;
-    return atomic_load(&state->executed) >= ticket && recorded_here(state) &&
+    return point_of(state, mark) != UINT64_MAX && recorded_here(state) &&
            state->domain == stream->context->device->domain;
 }
 
-bool event_passed(struct event *event, uint64_t ticket) {
-    struct event_state *state = event->state;
-    if (ticket == 0) {
-        return true; /* never recorded */
+bool event_passed(struct event *event, struct event_mark mark) {
+    const struct event_state *state = event->state;
+    if (mark.ticket == 0) {
+        return true;
     }
-    bool executed = atomic_load(&state->executed) >= ticket;
-    if (executed && sim_engine_reached(&driver.process, state->domain, atomic_load(&state->point))) {
+    uint64_t point = point_of(state, mark);
+    if (point != UINT64_MAX && sim_engine_reached(&driver.process, state->domain, point)) {
         return true;
     }
     /* The work of a process that is gone will never be done, and nobody should wait for it. */
@@ -75,11 +94,11 @@ bool event_passed(struct event *event, uint64_t ticket) {
 }
 
 static void wait_for(struct event *event) {
-    struct event_state *state = event->state;
-    uint64_t ticket = event_ticket(event);
-    while (!event_passed(event, ticket)) {
-        if (atomic_load(&state->executed) >= ticket && recorded_here(state)) {
-            sim_engine_wait(&driver.process, state->domain, atomic_load(&state->point));
+    const struct event_state *state = event->state;
+    struct event_mark mark = event_mark(event);
+    while (!event_passed(event, mark)) {
+        if (mark.point != UINT64_MAX && recorded_here(state)) {
+            sim_engine_wait(&driver.process, state->domain, mark.point);
         } else {
             nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
         }
@@ -256,7 +275,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
     if (atomic_load(&event->captured) != 0) {
         return CUDA_ERROR_CAPTURED_EVENT;
     }
-    return event_passed(event, event_ticket(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return event_passed(event, event_mark(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
@@ -289,7 +308,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float *milliseconds, CUevent start_handle
         return CUDA_ERROR_INVALID_VALUE;
     }
     bool usable = has_timing(start) && has_timing(end) && start->context == end->context;
-    if (!usable || event_ticket(start) == 0 || event_ticket(end) == 0) {
+    if (!usable || !is_recorded(start) || !is_recorded(end)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (cuEventQuery(start_handle) != CUDA_SUCCESS || cuEventQuery(end_handle) != CUDA_SUCCESS) {

@@ -27,13 +27,18 @@ struct event {
     size_t captured_count;
 };
 
-/* The ticket for a record that is asked for now, or of the record that a wait asked for now refers to. */
-uint64_t event_issue(struct event *event);
-uint64_t event_ticket(const struct event *event);
+/* One record of an event, as a wait that is asked for now refers to it: a later record must not change what it waits for. */
+struct event_mark {
+    uint64_t ticket; /* 0: never recorded */
+    uint64_t point;  /* UINT64_MAX: the record is deferred, and its point not known yet */
+};
+
+uint64_t event_issue(struct event *event); /* the ticket for a record that is asked for now */
+struct event_mark event_mark(const struct event *event);
 void event_record(struct event *event, struct stream *stream, uint64_t ticket);
 /* Has that record been done and its point been reached? */
-bool event_passed(struct event *event, uint64_t ticket);
+bool event_passed(struct event *event, struct event_mark mark);
 /* Is the stream's order enough to wait for it (a point of the same device's time, recorded by this process)? */
-bool event_is_point(const struct event *event, const struct stream *stream, uint64_t ticket);
+bool event_is_point(const struct event *event, const struct stream *stream, struct event_mark mark);
 
 #endif

@@ -34,11 +34,11 @@ static CUresult wait_for_event(struct stream *stream, const struct operation *op
     if (!object_is(event, KIND_EVENT)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    uint64_t ticket = operation->event.ticket != 0 ? operation->event.ticket : event_ticket(event);
-    if (ticket != 0 && event_is_point(event, stream, ticket)) {
-        stream_extend(stream, atomic_load(&event->state->point));
+    struct event_mark mark = event_mark(event);
+    if (operation->event.ticket == 0 && mark.ticket != 0 && event_is_point(event, stream, mark)) {
+        stream_extend(stream, mark.point);
     }
-    return CUDA_SUCCESS;
+    return CUDA_SUCCESS; /* a deferred wait is over when it comes here */
 }
 
 static CUresult record_event(struct stream *stream, const struct operation *operation) {

@@ -15,7 +15,12 @@ from gpuslice.model.errors import GpusliceError
 
 #: name -> (module, one line for the list of commands)
 _COMMANDS: Final = {
+    "agent": ("gpuslice.cli.agent", "The agent of this node; also `gpusliced`."),
+    "ps": ("gpuslice.cli.ps", "The sessions, and what they use."),
+    "run": ("gpuslice.cli.run", "Run a program inside its slice of a GPU."),
+    "session": ("gpuslice.cli.session", "Sessions made, changed and released by hand."),
     "sim": ("gpuslice.cli.sim", "Simulated GPUs, for machines that have none."),
+    "top": ("gpuslice.cli.top", "Watch the GPUs and the sessions on them."),
 }
 
 

@@ -37,9 +37,27 @@ def table(*left: str, right: Iterable[str] = ()) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in left:
         made.add_column(title, overflow="fold")
     for title in right:
         made.add_column(title, justify="right")
     return made
+
+
+def fit(whole: Table, console: Console, expendable: Iterable[str]) -> Table:
+    """Leaves columns out, in that order, until the table is no wider than the screen."""
+    from rich.measure import Measurement
+
+    shown = whole
+    unbounded = console.options.update(max_width=10 * _WIDE)
+    for title in expendable:
+        if Measurement.get(console, unbounded, shown).maximum <= console.width:
+            break
+        kept = [column for column in shown.columns if column.header != title]
+        shown = table()
+        for column in kept:
+            shown.add_column(column.header, justify=column.justify, overflow=column.overflow)
+        for row in zip(*(column.cells for column in kept), strict=True):
+            shown.add_row(*row)
+    return shown

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: In the order in which they are loaded. The first stands in for the driver, the second for NVML.
 LIBRARIES: Final = ("libgpuslice.so", "libgpuslice-nvml.so")
+_VARIABLES: Final = ("GPUSLICE_SESSION", "GPUSLICE_IPC_SOCK", "GPUSLICE_IPC_TOKEN", "LD_PRELOAD")
 
 
 class PreloadError(GpusliceError):
@@ -25,14 +26,26 @@ class PreloadError(GpusliceError):
 def environment(session: SessionView, base: Mapping[str, str]) -> dict[str, str]:
     """What a process needs to be in the session, given the environment it would have."""
     ours = [str(library_folder() / name) for name in LIBRARIES]
-    # The loader takes spaces and colons alike.
-    others = [entry for entry in re.split(r"[ :]+", base.get("LD_PRELOAD", "")) if entry and entry not in ours]
+    others = [entry for entry in _entries(base) if entry not in ours]
     return {
         "GPUSLICE_SESSION": session.id,
         "GPUSLICE_IPC_SOCK": session.socket,
         "GPUSLICE_IPC_TOKEN": session.token,
         "LD_PRELOAD": ":".join(ours + others),
     }
+
+
+def outside(inside: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is in no session, given one that may be."""
+    kept = {name: value for name, value in inside.items() if name not in _VARIABLES}
+    if others := [entry for entry in _entries(inside) if Path(entry).name not in LIBRARIES]:
+        kept["LD_PRELOAD"] = ":".join(others)
+    return kept
+
+
+def _entries(environment: Mapping[str, str]) -> list[str]:
+    """What is preloaded. The loader takes spaces and colons alike."""
+    return [entry for entry in re.split(r"[ :]+", environment.get("LD_PRELOAD", "")) if entry]
 
 
 def library_folder() -> Path:
@@ -43,6 +56,8 @@ def library_folder() -> Path:
         if all((folder / name).is_file() for name in LIBRARIES):
             # The loader would only warn and go on without them.
             if re.search(r"[ :;$]", str(folder)):
-                raise PreloadError(f"the loader cannot preload from {folder}: install gpuslice in a folder without ' :;$'")
+                raise PreloadError(
+                    f"the loader cannot preload from {folder}: install gpuslice in a folder without ' :;$'"
+                )
             return folder
     raise PreloadError("the interposer's libraries are not installed: build them with `make setup` or `pip install .`")

@@ -1,4 +1,4 @@
-"""A program that this command runs in its own place: the program gets its signals, and the caller the program's exit code.
+"""A program that runs in place of this command: it gets our signals, and the caller gets its exit code.
 
 Both are in one process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a new window size) reaches the program by
 itself; only what somebody sends to this process is passed on.
@@ -11,12 +11,13 @@ import os
 import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
@@ -51,17 +52,17 @@ def check(program: str) -> None:
     """Refuses a program that is not there, before anything is made for it."""
     if shutil.which(program) is not None:
         return
-    # What which() passes over is there, perhaps, but not to be run.
-    present = shutil.which(program, mode=os.F_OK)
-    if present is None and not os.path.isdir(program):  # noqa: PTH112 - a name that may be searched in PATH is no path yet
-        raise ProgramError(f"the command {program!r} was not found: check its spelling and PATH", NOT_FOUND)
-    raise ProgramError(f"{present or program} cannot be run: make it executable (chmod +x)", NOT_EXECUTABLE)
+    if Path(program).is_dir():
+        raise ProgramError(f"{program} cannot be run: it is a folder", NOT_EXECUTABLE)
+    if (present := shutil.which(program, mode=os.F_OK)) is not None:
+        raise ProgramError(f"{present} cannot be run: make it executable (chmod +x)", NOT_EXECUTABLE)
+    raise ProgramError(f"the command {program!r} was not found: check its spelling and PATH", NOT_FOUND)
 
 
 class Program:
     """The program, from its start to its end. Signals are held back while it exists, so none is lost in between."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         _adopt_orphans()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would tell how the program ended
         # A signal that whoever started us wants ignored (nohup) is neither ours nor the program's.
@@ -107,7 +108,7 @@ class Program:
 
 
 def _adopt_orphans() -> None:
-    """Keeps what the program starts and leaves behind among our descendants: the agent knows a session's processes by that."""
+    """Processes that lose their parent stay our descendants: the agent knows by that whose they are."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.cli import output
 from gpuslice.model.durations import format_seconds
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from gpuslice.node.messages import GpuView, SessionView
 
-_NUMBERS = ("Limit", "Held", "Overhead", "Peak", "Processes", "Allocations", "Denials", "Breaches", "Age", "TTL")
+_NUMBERS: Final = ("Limit", "Held", "Overhead", "Peak", "Processes", "Allocations", "Denials", "Breaches", "Age", "TTL")
+
+_EXPENDABLE: Final = ("Breaches", "Allocations", "Overhead", "Peak", "Processes", "Age", "TTL", "Denials")
 
 
 def print_sessions(sessions: Sequence[SessionView], *, wide: bool = False) -> None:
@@ -37,7 +39,7 @@ def print_sessions(sessions: Sequence[SessionView], *, wide: bool = False) -> No
             if wide:
                 row += [_owner(session), session.on_breach, _commands(session, index)]
             table.add_row(*row)
-    console.print(table)
+    console.print(table if wide else output.fit(table, console, _EXPENDABLE))
 
 
 def print_session(session: SessionView) -> None:
@@ -55,12 +57,14 @@ def print_session(session: SessionView) -> None:
         ("Socket", session.socket),
     ):
         console.print(f"{title + ':':<11}{value}")
+    console.print()
     gpus = output.table("GPU", right=("Limit", "Held", "Overhead", "Peak", "Allocations", "Denials", "Breaches"))
     for gpu in session.gpus:
         gpus.add_row(
             gpu_name(gpu, whole=True), *_amounts(gpu), str(gpu.allocations), str(gpu.denials), str(gpu.breaches)
         )
     console.print(gpus)
+    console.print()
     if not session.processes:
         console.print("No process is in it.")
         return
@@ -96,9 +100,7 @@ def time_left(session: SessionView) -> str:
 
 
 def _amounts(gpu: GpuView) -> list[str]:
-    return [
-        format_bytes(amount) for amount in (gpu.limit_bytes, gpu.held_bytes, gpu.overhead_bytes, gpu.peak_bytes)
-    ]
+    return [format_bytes(amount) for amount in (gpu.limit_bytes, gpu.held_bytes, gpu.overhead_bytes, gpu.peak_bytes)]
 
 
 def _processes_on(session: SessionView, gpu: int) -> int:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from gpuslice.node.client import AgentClient
 
 
 @click.command("top")
 @click.option(
-    "--interval", metavar="DURATION", type=parameters.DURATION, default="1s", show_default=True,
+    "--interval", metavar="DURATION", callback=parameters.duration, default="1s", show_default=True,
     help="How often to look.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Show it once, and end.")
@@ -42,32 +42,32 @@ def command(interval: float, once: bool, state: Path | None) -> None:
     client = agents.connect(state)
     console = output.console()
     if once:
-        console.print(_frame(client))
+        console.print(_frame(client, console))
         return
     pause = max(interval, 0.1)
     try:
         if console.is_terminal and sys.stdin.isatty():
-            _watch(client, pause)
+            _watch(client, console, pause)
         else:
             while True:
-                console.print(_frame(client))
+                console.print(_frame(client, console))
                 time.sleep(pause)
     except KeyboardInterrupt:
         return
 
 
-def _frame(client: AgentClient) -> Group:
+def _frame(client: AgentClient, console: Console) -> Group:
     from gpuslice.cli.top_frame import frame
 
-    return frame(client.status(), client.list())
+    return frame(client.status(), client.list(), console)
 
 
-def _watch(client: AgentClient, pause: float) -> None:
+def _watch(client: AgentClient, console: Console, pause: float) -> None:
     from rich.live import Live
 
-    with _single_keys(), Live(_frame(client), console=output.console(), screen=True, auto_refresh=False) as live:
+    with _single_keys(), Live(_frame(client, console), console=console, screen=True, auto_refresh=False) as live:
         while not _pressed_q(pause):
-            live.update(_frame(client), refresh=True)
+            live.update(_frame(client, console), refresh=True)
 
 
 def _pressed_q(pause: float) -> bool:

@@ -5,42 +5,46 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from rich import box
 from rich.console import Group
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from gpuslice.cli import output
 from gpuslice.cli.session_tables import age, short_model, short_uuid, time_left
 from gpuslice.model.durations import format_seconds
 from gpuslice.model.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
 
     from gpuslice.node.messages import AgentView, GpuView, InventoryGpu, SessionView
 
-_BAR_WIDTH: Final = 24
+_BAR_WIDTH: Final = 20
 _NEARLY_FULL: Final = 0.9
 
 
-def frame(agent: AgentView, sessions: Sequence[SessionView]) -> Group:
+def frame(agent: AgentView, sessions: Sequence[SessionView], console: Console) -> Group:
     """The agent in a line, then the GPUs, the sessions and their processes."""
-    parts: list[Text | Table] = [_headline(agent), _gpus(agent.gpus, sessions)]
+    gpus = output.fit(_gpus(agent.gpus, sessions), console, ("UUID", "Model"))
+    parts: list[Text | Table] = [_headline(agent), gpus]
     if sessions:
-        parts.append(_sessions(sessions))
+        indexes = {gpu.uuid: gpu.index for gpu in agent.gpus}
+        parts.append(output.fit(_sessions(sessions, indexes), console, ("Age", "Peak", "Breaches", "TTL", "Denials")))
     else:
         parts.append(Text("No session: start one with `gpuslice run --limit 256MB -- COMMAND`."))
     if any(session.processes for session in sessions):
         parts.append(_processes(sessions))
-    return Group(*parts)
+    return Group(*(line for part in parts for line in (part, Text())))
 
 
 def _headline(agent: AgentView) -> Text:
     line = Text.assemble(
         ("gpuslice top", "bold"),
         f"  {time.strftime('%H:%M:%S')}  agent {agent.pid}, up {format_seconds(agent.uptime_seconds)}",
-        f"  {agent.sessions} sessions, {agent.processes} processes",
+        f"  sessions: {agent.sessions}  processes: {agent.processes}",
     )
     if not agent.nvml:
         line.append(f"  no cross-check with NVML: {agent.nvml_error}", "red")
@@ -49,7 +53,7 @@ def _headline(agent: AgentView) -> Text:
 
 def _gpus(gpus: Sequence[InventoryGpu], sessions: Sequence[SessionView]) -> Table:
     """What the sessions hold of each GPU, and what they were promised."""
-    table = _table("GPU", "Model", "UUID", "In use", right=("", "Promised", "Memory"))
+    table = output.table("GPU", "Model", "UUID", "In use", right=("", "Promised", "Memory"))
     for gpu in gpus:
         shares = [share for session in sessions for share in session.gpus if share.uuid == gpu.uuid]
         used, promised = sum(map(_used, shares)), sum(share.limit_bytes for share in shares)
@@ -65,8 +69,8 @@ def _gpus(gpus: Sequence[InventoryGpu], sessions: Sequence[SessionView]) -> Tabl
     return table
 
 
-def _sessions(sessions: Sequence[SessionView]) -> Table:
-    table = _table(
+def _sessions(sessions: Sequence[SessionView], indexes: Mapping[str, str]) -> Table:
+    table = output.table(
         "Session", "State", "GPU", "Of its limit", right=("", "Limit", "Peak", "Denials", "Breaches", "Age", "TTL")
     )
     for session in sessions:
@@ -74,7 +78,7 @@ def _sessions(sessions: Sequence[SessionView]) -> Table:
             table.add_row(
                 session.id,
                 Text(session.state, "" if session.state == "active" else "yellow"),
-                short_uuid(gpu.uuid),
+                indexes.get(gpu.uuid, short_uuid(gpu.uuid)),
                 _bar(_used(gpu), gpu.limit_bytes),
                 format_bytes(_used(gpu)),
                 format_bytes(gpu.limit_bytes),
@@ -88,7 +92,7 @@ def _sessions(sessions: Sequence[SessionView]) -> Table:
 
 
 def _processes(sessions: Sequence[SessionView]) -> Table:
-    table = _table("PID", "Session", "Command", right=("Held", "Overhead"))
+    table = output.table("PID", "Session", "Command", right=("Held", "Overhead"))
     for session in sessions:
         for process in sorted(session.processes, key=lambda process: sum(process.held_bytes), reverse=True):
             held, overhead = sum(process.held_bytes), sum(process.overhead_bytes)
@@ -112,12 +116,3 @@ def _bar(used: int, total: int) -> ProgressBar:
     return ProgressBar(
         total=max(total, 1), completed=min(used, total), width=_BAR_WIDTH, complete_style=style, finished_style=style
     )
-
-
-def _table(*left: str, right: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in left:
-        table.add_column(title)
-    for title in right:
-        table.add_column(title, justify="right")
-    return table

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-_SECONDS: Final = {"ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 86400}
+_MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _PARTS: Final = re.compile(_PART, re.ASCII)
 _WHOLE: Final = re.compile(f"(?:{_PART})+", re.ASCII)
@@ -20,7 +20,7 @@ def parse_seconds(text: str) -> float:
         return 0.0
     if _WHOLE.fullmatch(wanted) is None:
         raise ValueError(f"{text!r} is not a duration: write for example 500ms, 10s, 30m, 1h30m or 2d")
-    seconds = sum(Fraction(number) * _SECONDS[unit] for number, unit in _PARTS.findall(wanted))
+    seconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PARTS.findall(wanted)) / 1000
     if seconds > _LONGEST:
         raise ValueError(f"{text!r} is not a duration for us: it is above 100 years")
     return float(seconds)

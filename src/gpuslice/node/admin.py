@@ -1,6 +1,6 @@
 """The admin socket: sessions are made, shown, changed and released here, one JSON line each way.
 
-Whoever asks must know the agent's token. What concerns one session is for its owner, for root, and for the agent's user.
+Whoever asks must know the agent's token. To change a session is for its owner, for root, and for the agent's user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 
 from gpuslice.model.sessions import OnBreach, SessionState, check_name
 from gpuslice.node import messages, processes, shares, sockets, views
-from gpuslice.node.attached import Identity
 from gpuslice.node.errors import AgentError
 from gpuslice.node.records import SessionRecord
 from gpuslice.node.registry import boottime, storage_error
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     import structlog
 
+    from gpuslice.node.attached import Identity
     from gpuslice.node.audit import Audit
     from gpuslice.node.crosscheck import CrossCheck
     from gpuslice.node.registry import Registry
@@ -37,7 +37,7 @@ _PATIENCE_SECONDS: Final = 5.0
 _MAX_CONNECTIONS: Final = 256
 _MAX_SECONDS: Final = 100 * 365 * 86400.0
 
-_decode: Final = msgspec.json.Decoder(messages.Request).decode
+_decoder: Final[msgspec.json.Decoder[messages.Request]] = msgspec.json.Decoder(messages.Request)
 
 
 class Admin:
@@ -65,21 +65,24 @@ class Admin:
         try:
             request = decode(line)
             operation = str(request.__struct_config__.tag)
-            if not hmac.compare_digest(request.token.encode(), self._token):
-                raise AgentError(
-                    "wrong_token",
-                    "the token is not the agent's",
-                    field="token",
-                    remedy="set GPUSLICE_IPC_TOKEN to what the agent was started with",
-                )
+            self._check_token(request.token)
             result = await self._serve(request, peer)
         except AgentError as error:
             self._audit.write(
-                operation, result="denied", pid=peer.pid, uid=peer.uid, error_code=error.code, reason=error.message
+                operation, result="refused", pid=peer.pid, uid=peer.uid, error_code=error.code, reason=error.message
             )
             problem = messages.Problem(code=error.code, message=error.message, field=error.field, remedy=error.remedy)
             return messages.encode(messages.Answer(ok=False, error=problem))
         return messages.encode(messages.Answer(ok=True, result=msgspec.Raw(msgspec.json.encode(result))))
+
+    def _check_token(self, token: str) -> None:
+        if not hmac.compare_digest(token.encode(errors="replace"), self._token):
+            raise AgentError(
+                "wrong_token",
+                "the token is not the agent's",
+                field="token",
+                remedy="set GPUSLICE_IPC_TOKEN to what the agent was started with",
+            )
 
     async def _serve(self, request: messages.Request, peer: Peer) -> object:
         match request:
@@ -87,7 +90,7 @@ class Admin:
                 await self._check.first_look()
                 return self._view(self._create(request, peer), peer)
             case messages.List():
-                return [self._view(session, peer) for session in self._registry.sessions.values()]
+                return await self._list(peer)
             case messages.Show():
                 return self._view(self._find(request.id), peer)
             case messages.Limit():
@@ -99,6 +102,15 @@ class Admin:
                 return self._status()
 
     # ---- requests ----
+
+    async def _list(self, peer: Peer) -> list[messages.SessionView]:
+        """All of them, with pauses: nobody who attaches or ends waits for a long list."""
+        shown = []
+        for session in list(self._registry.sessions.values()):
+            if self._registry.sessions.get(session.id) is session:
+                shown.append(self._view(session, peer))
+                await asyncio.sleep(0)
+        return shown
 
     def _create(self, request: messages.Create, peer: Peer) -> Session:
         try:
@@ -208,7 +220,7 @@ class Admin:
 def decode(line: bytes) -> messages.Request:
     """The request in a line, or an AgentError that says what is wrong with it."""
     try:
-        request = _decode(line)
+        request = _decoder.decode(line)
     except msgspec.ValidationError as error:
         text = str(error)
         field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else ""
@@ -253,7 +265,7 @@ class AdminServer:
         self._path = path
         self._admin = admin
         self._log = log
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -265,7 +277,7 @@ class AdminServer:
         if len(self._connections) >= _MAX_CONNECTIONS:
             writer.close()
             return
-        self._connections.add(writer)
+        self._connections[task := asyncio.current_task()] = writer
         try:
             peer = sockets.peer_of(writer.get_extra_info("socket"))
             while line := await asyncio.wait_for(reader.readline(), _PATIENCE_SECONDS):
@@ -278,14 +290,17 @@ class AdminServer:
             writer.write(messages.encode(messages.Answer(ok=False, error=problem)))
         except (TimeoutError, OSError):
             pass  # half a message, or nobody there any more
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request never ends the agent
             self._log.exception("an admin request failed", operation="admin")
         finally:
-            self._connections.discard(writer)
+            del self._connections[task]
             writer.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Hangs up, and waits until every request that was begun is done."""
         if self._server is not None:
             self._server.close()
-        for writer in list(self._connections):
+        for writer in self._connections.values():
             writer.close()
+        if tasks := [task for task in self._connections if task is not None]:
+            await asyncio.wait(tasks, timeout=1)

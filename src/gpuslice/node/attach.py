@@ -1,8 +1,8 @@
 """The attach socket: a process says its session and token, and gets a slot and the session's pages.
 
 Thousands of processes keep a connection each for as long as they live, so a connection here is a socket, a callback and
-nothing else. Whoever has not asked within five seconds, or asks nonsense, is let go; the oldest go first when there are too
-many.
+nothing else. Whoever has not asked within five seconds, or asks nonsense, is let go; the oldest go first when there are
+too many.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 5.0
 _ACCEPTS: Final = 64  # at a time, so that accepting never keeps the loop from its other work
 _PAUSE_SECONDS: Final = 0.1
-_RESERVE: Final = 64  # descriptors that no process gets: files, metrics, the admin socket
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _CODES: Final = {
@@ -71,7 +70,6 @@ class AttachServer:
         loop: asyncio.AbstractEventLoop,
         *,
         max_pending: int,
-        max_descriptors: int,
     ) -> None:
         self._registry = registry
         self._view = view
@@ -79,7 +77,6 @@ class AttachServer:
         self._log = log
         self._loop = loop
         self._max_pending = max_pending
-        self._max_descriptors = max_descriptors
         self._pending: dict[int, _Pending] = {}
         self._complained = 0.0
         self.refused = 0
@@ -98,7 +95,7 @@ class AttachServer:
                 if error.errno in _NO_DESCRIPTORS:
                     self._make_room()
                 return
-            connection.setblocking(False)
+            connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
             if len(self._pending) >= self._max_pending:
                 self._drop(next(iter(self._pending.values())))
             pending = self._pending[connection.fileno()] = _Pending(connection)
@@ -107,7 +104,7 @@ class AttachServer:
                 self._loop.add_reader(connection, self._receive, pending)
 
     def _make_room(self) -> None:
-        """No descriptor is left. Whoever waits longest without asking goes; if nobody does, we wait, and do not spin."""
+        """No descriptor is left. Whoever has not asked for longest goes; if there is none, we wait and do not spin."""
         if time.monotonic() - self._complained > 10:
             self._complained = time.monotonic()
             self._log.error("out of descriptors: raise the agent's limit of open files", operation="accept")
@@ -160,10 +157,8 @@ class AttachServer:
         peer = sockets.peer_of(connection)
         session_id = request.session.decode(errors="replace") if request else ""
         try:
-            if request is None:
-                raise AttachRefusedError(page.ATTACH_BROKEN, "this is not an attach request of this version")
-            session = self._find(session_id, request.token)
-            if request.flags & page.ATTACH_OBSERVER:
+            session = self._find(session_id, request)
+            if request is not None and request.flags & page.ATTACH_OBSERVER:
                 self._send(connection, session, page.NO_SLOT)
                 connection.close()
                 return
@@ -172,24 +167,27 @@ class AttachServer:
             self._refuse(connection, refusal, session_id, peer)
         except (OSError, BrokenSessionError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            refusal = AttachRefusedError(page.ATTACH_BROKEN, f"the agent cannot serve it: {reason}")
-            self._refuse(connection, refusal, session_id, peer)
+            broken = AttachRefusedError(page.ATTACH_BROKEN, f"the agent cannot serve it: {reason}")
+            self._refuse(connection, broken, session_id, peer)
         else:
             self._audit.write("attach", session_id=session.id, pid=peer.pid, uid=peer.uid, slot=process.slot)
 
-    def _find(self, session_id: str, token: bytes) -> Session:
+    def _find(self, session_id: str, request: page.Attach | None) -> Session:
+        if request is None:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "this is not an attach request of this version")
         session = self._registry.sessions.get(session_id) if is_id(session_id) else None
         if session is None:
             raise AttachRefusedError(page.ATTACH_UNKNOWN, "there is no such session (it may have been released)")
-        if not hmac.compare_digest(session.record.token.encode(), token):
+        if not hmac.compare_digest(session.record.token.encode(), request.token):
             raise AttachRefusedError(page.ATTACH_DENIED, "the token is not the session's")
         return session
 
     def _attach(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> Process:
         if peer.pid == 0:
             raise AttachRefusedError(page.ATTACH_BROKEN, "the agent cannot see the process (give it the host's PIDs)")
-        in_use = 2 * len(self._registry.processes) + 3 * len(self._registry.sessions) + len(self._pending)
-        if in_use + _RESERVE > self._max_descriptors:
+        while self._pending and not self._registry.has_descriptors(len(self._pending)):
+            self._drop(next(iter(self._pending.values())))
+        if not self._registry.has_descriptors():
             raise AttachRefusedError(page.ATTACH_BROKEN, "the agent has no descriptors left (raise its open files)")
         found = sockets.identify_peer(connection, peer, connected_ticks)
         if found is None:
@@ -230,6 +228,15 @@ class AttachServer:
 
     def _refuse(self, connection: socket.socket, refusal: AttachRefusedError, session_id: str, peer: Peer) -> None:
         self.refused += 1
+        self._audit.write(
+            "attach",
+            result="denied",
+            session_id=session_id if is_id(session_id) else "",
+            pid=peer.pid,
+            uid=peer.uid,
+            error_code=_CODES[refusal.status],
+            reason=str(refusal),
+        )
         text = str(refusal).encode()[:103].decode(errors="ignore").encode()
         answer = page.Attached(
             magic=page.ATTACH_MAGIC, version=page.VERSION, status=refusal.status, slot=page.NO_SLOT, message=text
@@ -240,15 +247,6 @@ class AttachServer:
             pass  # it did not wait for the answer
         finally:
             connection.close()
-        self._audit.write(
-            "attach",
-            result="denied",
-            session_id=session_id if is_id(session_id) else "",
-            pid=peer.pid,
-            uid=peer.uid,
-            error_code=_CODES[refusal.status],
-            reason=str(refusal),
-        )
 
     def _connection_ended(self, process: Process) -> None:
         """The process ended (then its pidfd says so too), became another program, or closed what it did not know."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import structlog
 
-#: Refusals per second that are written: a stranger who knocks all day does not fill the disk.
+#: Refusals that are written in a second: a stranger who knocks all day does not fill the disk.
 _REFUSALS: Final = 20
 
 
@@ -57,9 +57,9 @@ class Audit:
         **more: object,
     ) -> None:
         """One thing that happened."""
-        event = {"operation": operation, "session_id": session_id, "pid": pid, "uid": uid, "bytes": size}
-        event |= {"result": result, "error_code": error_code, **more}
-        if result == "denied" and not self._may_write_refusal():
+        event: dict[str, object] = {"operation": operation, "session_id": session_id, "pid": pid, "uid": uid}
+        event |= {"bytes": size, "result": result, "error_code": error_code, **more}
+        if result in ("denied", "refused") and not self._may_write_refusal():
             self.dropped += 1
             return
         shown = {name: value for name, value in event.items() if value is not None and name != "operation"}
@@ -93,21 +93,24 @@ class Audit:
         if self._lost:
             lost = {"time": event["time"], "operation": "audit", "result": "lost", "lines": self._lost}
             lines = msgspec.json.encode(lost) + b"\n" + lines
-        try:
-            if self._descriptor is None:
-                raise OSError
-            written = os.write(self._descriptor, lines)
-            if written != len(lines):
-                # Half a line helps nobody: take it back if nobody wrote behind it, or end it.
-                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-                raise OSError
-        except OSError:
+        if not self._append(lines):
             if not self._lost:
                 self._log.error("the audit log cannot be written; lines are lost", path=str(self._path))
             self._lost += 1
             self.dropped += 1
             return
         self._lost = 0
+
+    def _append(self, lines: bytes) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            written = os.write(self._descriptor, lines)
+            if written != len(lines):  # half a line helps nobody
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+        except OSError:
+            return False
+        return written == len(lines)
 
     def _follow_rotation(self) -> None:
         assert self._path is not None

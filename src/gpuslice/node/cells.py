@@ -4,8 +4,8 @@ Tenants hold this file open for writing. They may put anything into it, and may 
 cut off kills its reader with SIGBUS. So the agent never maps it. It reads and writes with pread and pwrite, where the
 worst is a short read, and believes no number beyond what a cell can honestly hold.
 
-A live cell is one aligned word per number, copied whole by the kernel; each number is right for itself, and nothing here
-needs two of them at the same instant. A dead process's cell does not change any more: what is folded is exact.
+A live cell is one aligned word per number, copied whole by the kernel; each number is right for itself, and nothing
+here needs two of them at the same instant. A dead process's cell does not change any more: what is folded is exact.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     overhead: int
     peak: int
     #: Two looks at a cell with equal marks: nothing was allocated or freed between them.
-    mark: tuple[int, int]
+    mark: tuple[int, int, int]
 
 
 class CellsFile:
@@ -117,12 +117,13 @@ def open_for_tenant(path: Path) -> int:
         raise BrokenSessionError("cells is gone") from None
 
 
-def _believed(charged: int, ended: int, withdrawn: int, denied: int, overhead: int, peak: int) -> Cell:
+def _believed(charged: int, laps: int, withdrawn: int, denied: int, overhead: int, peak: int) -> Cell:
+    attempts = laps * page.ATTEMPTS_PER_LAP + charged // page.ATTEMPT
     return Cell(
         held=charged & page.BYTES_MASK,
-        allocations=min(max(0, ended - withdrawn), MAX_COUNT),
+        allocations=min(max(0, attempts - withdrawn), MAX_COUNT),
         denials=min(denied, MAX_COUNT),
         overhead=min(overhead, page.BYTES_MASK),
         peak=min(peak, page.BYTES_MASK),
-        mark=(charged, ended),
+        mark=(charged, laps, withdrawn),
     )

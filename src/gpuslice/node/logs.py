@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 from typing import Final
 
 import structlog
 
-FORMATS: Final = ("console", "json")
+_LONGEST: Final = 4000
 
 
 def configure(form: str, *, debug: bool) -> None:
@@ -32,15 +34,18 @@ def configure(form: str, *, debug: bool) -> None:
 
 
 class _Writer:
-    """Writes a line to standard error, if anybody still reads it."""
+    """Writes a line to standard error, if anybody reads it."""
 
     def __init__(self, *_arguments: object) -> None:
         pass
 
     def msg(self, line: str) -> None:
+        # A pipe that nobody empties must not stop the agent: with room for a page, a line does not wait.
+        poll = select.poll()
         try:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+            poll.register(2, select.POLLOUT)
+            if poll.poll(0):
+                os.write(2, f"{line[:_LONGEST]}\n".encode())
         except (OSError, ValueError):
             return
 

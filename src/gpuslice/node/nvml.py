@@ -1,13 +1,14 @@
 """NVML: which GPUs the machine has, and what each process really holds on them.
 
-These calls may take long, so the agent makes them in a thread of their own. A machine without NVML, or whose driver is not
-loaded yet, is served all the same.
+These calls may take long, so the agent makes them in a thread of their own. A machine without NVML, or whose driver is
+not loaded yet, is served all the same.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,10 +116,8 @@ class Nvml:
         if self._initialized:
             self._initialized = False
             self._handles = []
-            try:
+            with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
-            except pynvml.NVMLError:
-                pass
         return NvmlUnavailableError(str(error))
 
 

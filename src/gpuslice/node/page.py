@@ -24,6 +24,7 @@ RELEASED: Final = 2
 
 BYTES_MASK: Final = 2**48 - 1
 ATTEMPT: Final = 2**48
+ATTEMPTS_PER_LAP: Final = 2**16
 
 ATTACH_MAGIC: Final = 0x4843415454414C53
 ATTACH_OBSERVER: Final = 1
@@ -71,7 +72,7 @@ class Cell(ctypes.Structure):
 
     _fields_ = (
         ("charged", ctypes.c_uint64),
-        ("ended", ctypes.c_uint64),
+        ("laps", ctypes.c_uint64),
         ("withdrawn", ctypes.c_uint64),
         ("denied", ctypes.c_uint64),
         ("overhead", ctypes.c_uint64),

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.node.attached import Identity
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PIDFD_SEND_SIGNAL: Final = 424
@@ -59,6 +62,15 @@ def open_pidfd(process: Identity) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[None]:
+    """Closes a descriptor at the end."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def has_ended(pidfd: int) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuslice.model.sessions import OnBreach, SessionState, is_id
 from gpuslice.node import page
-from gpuslice.node.attached import Identity
+from gpuslice.node.attached import Identity  # noqa: TC001 - msgspec reads the annotations
 from gpuslice.node.errors import BrokenSessionError
 
 if TYPE_CHECKING:

@@ -33,6 +33,8 @@ _NEW: Final = ".new-"
 _GONE: Final = ".released-"
 _BROKEN: Final = ".broken-"
 
+_RESERVE: Final = 64  # descriptors that no session gets: logs, metrics, the admin socket
+
 _STORAGE_ERRORS: Final = {
     errno.ENOSPC: ("no_space", "make room, or give the agent another folder with --state"),
     errno.EDQUOT: ("no_space", "raise the quota, or give the agent another folder with --state"),
@@ -57,11 +59,14 @@ class Registry:
         audit: Audit,
         log: structlog.typing.FilteringBoundLogger,
         loop: asyncio.AbstractEventLoop,
+        *,
+        max_descriptors: int,
     ) -> None:
         self._state = state
         self._audit = audit
         self._log = log
         self._loop = loop
+        self._max_descriptors = max_descriptors
         self._boot_id = processes.boot_id()
         self.sessions: dict[str, Session] = {}
         self.processes: dict[int, Process] = {}
@@ -83,11 +88,9 @@ class Registry:
                 self._bury(folder.name)
             else:
                 try:
-                    session = Session(folder)
+                    self._take_up(Session(folder))
                 except (BrokenSessionError, OSError) as error:
                     self._quarantine(folder.name, str(error))
-                else:
-                    self._take_up(session)
 
     def _take_up(self, session: Session) -> None:
         same_boot = session.record.boot_id == self._boot_id
@@ -96,6 +99,7 @@ class Registry:
         self.sessions[session.id] = session
         if session.cells.repair():
             self.count_breach(session, 0, reason="cells_resized")
+        session.apply(session.record)
         for slot, identity in session.attached.entries().items():
             alive = same_boot and session.attached.folded != (slot, identity)
             pidfd = processes.open_pidfd(identity) if alive else None
@@ -103,7 +107,8 @@ class Registry:
                 size = session.fold(slot, identity)
                 self._audit.write("recover", session_id=session.id, pid=identity.pid, size=size)
             else:
-                session.cells.ensure(slot)
+                with suppress(OSError):  # a full disk: it had its memory before
+                    session.cells.ensure(slot)
                 self._watch(session.adopt(slot, identity, pidfd))
         if session.record.owner is not None and same_boot:
             self.watch_owner(session, processes.open_pidfd(session.record.owner))
@@ -121,6 +126,9 @@ class Registry:
 
     def _quarantine(self, name: str, reason: str) -> None:
         self.quarantined += 1
+        if (session := self.sessions.pop(name, None)) is not None:
+            session.say_released()
+            self._let_go(session)
         taken = {folder.name for folder in self._state.sessions.iterdir()}
         aside = next(new for number in range(1, 10**6) if (new := f"{name}{_BROKEN}{number}") not in taken)
         with suppress(OSError):
@@ -131,8 +139,15 @@ class Registry:
 
     # ---- made and released ----
 
+    def has_descriptors(self, pending: int = 0) -> bool:
+        """Whether there is room for one more session or process: a process costs two, a session up to four."""
+        in_use = 2 * len(self.processes) + 4 * len(self.sessions) + pending
+        return in_use + _RESERVE <= self._max_descriptors
+
     def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
         """Makes the session with the first free id, or nothing at all."""
+        if not self.has_descriptors():
+            raise storage_error("the session cannot be made", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         record = msgspec.structs.replace(record, id=self._free_id(record.name), boot_id=self._boot_id)
         record.name = record.name or record.id
         workshop = self._state.sessions / f"{_NEW}{record.id}"
@@ -167,14 +182,18 @@ class Registry:
             raise storage_error(f"session {session.id} cannot be released", error) from None
         session.say_released()
         del self.sessions[session.id]
-        for process in list(session.processes.values()):
+        self.totals.add(grave, session.use())
+        self._let_go(session)
+        shutil.rmtree(self._state.sessions / grave, ignore_errors=True)
+        self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
+
+    def _let_go(self, session: Session) -> None:
+        """Stops watching the session's processes, and closes its files."""
+        for process in session.processes.values():
             del self.processes[process.pid]
             self._unwatch(process)
         self.watch_owner(session, None)
-        self.totals.add(grave, session.use())
         session.close()
-        shutil.rmtree(self._state.sessions / grave, ignore_errors=True)
-        self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
 
     def _bury(self, grave: str) -> None:
         """What release would have done next when its agent was stopped."""
@@ -248,21 +267,33 @@ class Registry:
         self.watch_owner(session, None)
         self.release_if_over(session)
 
-    def count_breach(self, session: Session, gpu: int, *, reason: str, pid: int | None = None, **more: object) -> None:
+    def count_breach(
+        self,
+        session: Session,
+        gpu: int,
+        *,
+        reason: str,
+        pid: int | None = None,
+        size: int | None = None,
+        command: str = "",
+    ) -> None:
+        """Counts a breach, and says so."""
         session.count_breach(gpu)
         self._audit.write(
-            "breach", result="breach", session_id=session.id, pid=pid, error_code=reason,
-            gpu=session.record.gpus[gpu].uuid, **more,
-        )  # fmt: skip
+            "breach",
+            result="breach",
+            session_id=session.id,
+            pid=pid,
+            size=size,
+            error_code=reason,
+            gpu=session.record.gpus[gpu].uuid,
+            command=command,
+        )
 
     def close(self) -> None:
         """Lets go of everything; the sessions stay for the next agent."""
-        for process in self.processes.values():
-            self._unwatch(process)
-        self.processes.clear()
         for session in self.sessions.values():
-            self.watch_owner(session, None)
-            session.close()
+            self._let_go(session)
         self.sessions.clear()
         self.totals.close()
 
@@ -270,4 +301,4 @@ class Registry:
 def storage_error(what: str, error: OSError) -> AgentError:
     """An error of the state folder, for whoever asked."""
     code, remedy = _STORAGE_ERRORS.get(error.errno or 0, ("storage", "see the agent's log"))
-    return AgentError(code, f"{what}: the state folder says {error.strerror}", remedy=remedy)
+    return AgentError(code, f"{what}: {error.strerror}", remedy=remedy)

@@ -12,8 +12,8 @@ from gpuslice.model.sessions import SessionState
 from gpuslice.node import page
 from gpuslice.node.attached import NOBODY, AttachedFile, Identity, write_attached
 from gpuslice.node.cells import Cell, CellsFile, write_cells
+from gpuslice.node.control import ControlPage, write_control
 from gpuslice.node.errors import AttachRefusedError
-from gpuslice.node.mapping import ControlPage, write_control
 from gpuslice.node.records import SessionRecord, read_record, write_record
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Process:
         self.identity = identity
         self.pidfd = pidfd
         self.connection: socket.socket | None = None
-        #: The most it ever said it did, per GPU: what a tenant takes back afterwards is not believed.
+        #: What it last said it did, per GPU: what a tenant takes back afterwards is not believed.
         self.seen: list[Counts] | None = None
 
     @property
@@ -74,7 +74,9 @@ class Process:
             self.seen = [_NO_COUNTS] * self.session.gpu_count
         before = self.seen[gpu]
         counts = Counts(
-            max(before.allocations, cell.allocations), max(before.denials, cell.denials), max(before.peak, cell.peak)
+            _no_less(cell.allocations, before.allocations),
+            max(before.denials, cell.denials),
+            max(before.peak, cell.peak),
         )
         if counts != before:
             self.seen[gpu] = counts
@@ -82,6 +84,17 @@ class Process:
 
 
 _NO_COUNTS: Final = Counts()
+_UNDECIDED: Final = 1024  # attempts that may be under way in one process, and taken back
+
+
+def _no_less(now: int, before: int) -> int:
+    """How many allocations there were, given how many there were before."""
+    if now >= before - _UNDECIDED:
+        return now
+    # Attempts went round and the lap was not counted yet, or never will be, if the process was killed in between.
+    if now + page.ATTEMPTS_PER_LAP >= before - _UNDECIDED:
+        return now + page.ATTEMPTS_PER_LAP
+    return before
 
 
 class Session:
@@ -117,7 +130,7 @@ class Session:
     # ---- slots ----
 
     def give_slot(self, identity: Identity, pidfd: int) -> Process:
-        """The lowest free slot. It is the process's before anybody is told, so that a restart in between loses nothing."""
+        """The lowest free slot. It is the process's before it is told, so that a restart in between loses nothing."""
         slot = next((number for number in range(page.SLOTS) if number not in self.processes), None)
         if slot is None:
             raise AttachRefusedError(page.ATTACH_FULL, f"all {page.SLOTS} slots of the session are taken")
@@ -139,6 +152,8 @@ class Session:
         """Clears the slot of a process that is gone, and returns the bytes that it held."""
         recovered = self.fold(process.slot, process.identity, process)
         del self.processes[process.slot]
+        # What is above is cleared: tenants need not sum it any more.
+        self.control.values.slots_high = max(self.processes, default=-1) + 1
         return recovered
 
     def fold(self, slot: int, identity: Identity, process: Process | None = None) -> int:

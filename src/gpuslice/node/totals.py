@@ -1,7 +1,7 @@
 """The `totals` file: what released sessions counted, so that the agent's counters never fall.
 
-One pwrite holds the totals and the name of the session that was added last. An agent that is stopped between that and the
-removal of the session's files finds the name, and does not add them again.
+One pwrite holds the totals and the name of the session that was added last. An agent that is stopped between that and
+the removal of the session's files finds the name, and does not add them again.
 """
 
 from __future__ import annotations

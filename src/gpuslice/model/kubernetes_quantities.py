@@ -1,0 +1,51 @@
+"""Quantities as Kubernetes reads them (`1`, `500m`, `4Gi`, `1e3`), exactly. For what people type, see `quantities`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?", re.ASCII
+)
+_FACTORS: Final = (
+    {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+    | {prefix: Fraction(1000**power) for power, prefix in enumerate("kMGTPE", start=1)}
+    | {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("KMGTPE", start=1)}
+)
+_LONGEST: Final = 64  # characters; nobody writes more, and the arithmetic stays cheap
+_MAX: Final = 2**63 - 1
+
+
+def parse_quantity(value: str | float) -> Fraction:
+    """What the quantity amounts to."""
+    text = str(value)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST and not isinstance(value, bool) else None
+    if match is None:
+        raise ValueError(f"{text[:_LONGEST]!r} is not a quantity: write for example 1, 500m or 4Gi")
+    digits, suffix = match.group(1), match.group(2) or ""
+    number = Fraction(digits.rstrip("."))
+    if suffix and suffix not in _FACTORS:
+        return number * Fraction(10) ** int(suffix[1:])
+    return number * _FACTORS[suffix]
+
+
+def parse_whole(value: str | float) -> int:
+    """The quantity, where only a whole number that is not negative makes sense."""
+    number = parse_quantity(value)
+    if number.denominator != 1 or number < 0:
+        raise ValueError(f"{str(value)!r} is not a whole number of at least 0")
+    if number > _MAX:
+        raise ValueError(f"{str(value)!r} is too large")
+    return int(number)
+
+
+def format_bytes(count: int) -> str:
+    """As Kubernetes writes it: in the largest binary unit that leaves a whole number (`4Gi`, `15360Mi`)."""
+    power = 0
+    while power < 6 and count and count % 1024 == 0:
+        count //= 1024
+        power += 1
+    return f"{count}{'KMGTPE'[power - 1]}i" if power else str(count)

@@ -1,0 +1,128 @@
+"""The part of a pod that admission reads. Everything else is skipped while decoding, which is what makes it cheap.
+
+The names are the API's own, so that a field can be found in the Kubernetes reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: How a quantity arrives. The API server always writes a string; people write numbers too.
+Quantity = str | int | float
+
+
+class ContainerClaim(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
+class Resources(msgspec.Struct, frozen=True, gc=False):
+    limits: dict[str, Quantity] | None = None
+    requests: dict[str, Quantity] | None = None
+    claims: list[ContainerClaim] | None = None
+
+
+class Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    name: str = ""
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodClaim(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    name: str
+    resource_claim_template_name: str | None = None
+
+
+class Toleration(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resource_claims: list[PodClaim] | None = None
+    tolerations: list[Toleration] | None = None
+    node_selector: dict[str, str] | None = None
+    service_account_name: str | None = None
+    scheduler_name: str | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    name: str | None = None
+    generate_name: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return (self.metadata.annotations if self.metadata else None) or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return (self.metadata.labels if self.metadata else None) or {}
+
+    @property
+    def service_account(self) -> str:
+        """Kubernetes' own default where the pod names none."""
+        return (self.spec.service_account_name if self.spec else None) or "default"
+
+    def places(self) -> Iterator[Place]:
+        """The containers in the order in which they start: init containers and sidecars, then the others."""
+        if self.spec is None:
+            return
+        for index, container in enumerate(self.spec.init_containers or ()):
+            yield Place(container, index, init=True)
+        for index, container in enumerate(self.spec.containers or ()):
+            yield Place(container, index, init=False)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A container and where in the pod it stands."""
+
+    container: Container
+    index: int
+    init: bool
+
+    @property
+    def name(self) -> str:
+        return self.container.name
+
+    @property
+    def field(self) -> str:
+        """As a message names it: `spec.containers[1]`."""
+        return f"spec.{'initContainers' if self.init else 'containers'}[{self.index}]"
+
+    @property
+    def pointer(self) -> str:
+        """As a JSON patch names it: `/spec/containers/1`."""
+        return f"/spec/{'initContainers' if self.init else 'containers'}/{self.index}"
+
+    @property
+    def ends_before_others_start(self) -> bool:
+        """An init container that is no sidecar: it never runs beside another container."""
+        return self.init and self.container.restart_policy != "Always"
+
+    @property
+    def claims(self) -> list[ContainerClaim]:
+        return (self.container.resources.claims if self.container.resources else None) or []
+
+    @property
+    def limits(self) -> dict[str, Quantity]:
+        return (self.container.resources.limits if self.container.resources else None) or {}
+
+    @property
+    def requests(self) -> dict[str, Quantity]:
+        return (self.container.resources.requests if self.container.resources else None) or {}

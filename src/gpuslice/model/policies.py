@@ -1,0 +1,123 @@
+"""Policies: which pods a rule is for, and what it says about their GPUs.
+
+Of all rules that match a pod exactly one decides, whole: nothing is merged, so what a pod gets can be read in one place.
+The order, first match wins:
+
+1. the higher `priority` of the policy;
+2. the more specific match: a named namespace before a named service account before more namespace labels before more pod
+   labels before an expression;
+3. the policy's name, then the rule's place in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.model.selectors import LabelSelector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuslice.model.pods import Toleration
+
+
+class Backend(StrEnum):
+    """How a slice is asked of Kubernetes."""
+
+    DRA = "dra"
+    EXTENDED = "extended"
+    #: The pod keeps asking in vcuda, and gpu-manager serves it.
+    GPU_MANAGER = "gpu-manager"
+
+
+class Participation(StrEnum):
+    """Which pods a rule takes part with."""
+
+    ANNOTATED = "Annotated"  # those that ask in a dialect
+    OPT_IN = "OptIn"  # also those that ask for nvidia.com/gpu and nothing else: read as castslice, no annotation needed
+    OPT_OUT = "OptOut"  # none: they pass as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Every condition that is given must hold. With none, every pod matches."""
+
+    namespaces: frozenset[str] = frozenset()
+    namespace_labels: LabelSelector = LabelSelector()
+    pod_labels: LabelSelector = LabelSelector()
+    #: `name`, or `namespace/name`.
+    service_accounts: frozenset[str] = frozenset()
+    #: CEL over `pod`, `namespace` and `user`.
+    expression: str = ""
+
+    @property
+    def specificity(self) -> tuple[int, ...]:
+        """Compared in this order; larger is more specific."""
+        return (
+            int(bool(self.namespaces)),
+            int(bool(self.service_accounts)),
+            len(self.namespace_labels.requirements),
+            len(self.pod_labels.requirements),
+            int(bool(self.expression)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a request gets that does not say it."""
+
+    memory: int | None = None
+    cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maximum:
+    """What one container may have at most, on each GPU; and on how many of them."""
+
+    memory: int | None = None
+    cores: int | None = None
+    devices: int | None = None
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule of a policy. What it leaves out is as without any policy."""
+
+    policy: str
+    name: str
+    priority: int = 0
+    position: int = 0
+    match: Match = field(default_factory=Match)
+    participation: Participation = Participation.ANNOTATED
+    #: None allows all of them.
+    dialects: frozenset[str] | None = None
+    backend: Backend | None = None
+    target_resource: str | None = None
+    #: castslice: slots by workload type, instead of the configured ones.
+    presets: Mapping[str, int] | None = None
+    #: castslice: slots where the pod says nothing.
+    default_slots: int | None = None
+    defaults: Defaults = Defaults()
+    maximum: Maximum = Maximum()
+    gpu_model: str | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    warn_only: bool = False
+
+    @property
+    def label(self) -> str:
+        """As people and metrics name it: `team-a/training`."""
+        return f"{self.policy}/{self.name}" if self.policy else self.name
+
+    @property
+    def precedence(self) -> tuple[object, ...]:
+        """Sorts the rule that decides before those that it beats."""
+        return (-self.priority, tuple(-part for part in self.match.specificity), self.policy, self.position)
+
+
+#: What holds for a pod that no rule matches.
+NO_RULE: Final = Rule(policy="", name="none")

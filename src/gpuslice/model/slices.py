@@ -1,0 +1,76 @@
+"""Slices: what a container gets, after policy has had its say. Complete, where a request may leave things open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from gpuslice.model import gpus, kubernetes_quantities
+from gpuslice.model.devices import MEMORY_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuslice.model.mig import MigProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A share of each of `devices` GPUs, a MIG partition, or a number of slots."""
+
+    #: Bytes, or a part of whichever GPU it is.
+    memory: int | Fraction = Fraction(1)
+    #: Percent of the GPU's compute; 0 reserves and limits nothing.
+    cores: int = 0
+    mig_profile: str | None = None
+    slots: int | None = None
+    devices: int = 1
+    gpu_model: str | None = None
+    shared_in_pod: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Nobody else fits beside it."""
+        return self.mig_profile is None and self.slots is None and self.memory == Fraction(1) and self.cores == 100
+
+    def describe(self) -> str:
+        """For people, on the pod: `4Gi memory, 30% cores`."""
+        of_model = f" of a {self.gpu_model}" if self.gpu_model else ""
+        if self.mig_profile is not None:
+            text = f"MIG {self.mig_profile}"
+        elif self.slots is not None:
+            text = f"{self.slots} slot{'s' if self.slots != 1 else ''}"
+        elif self.whole:
+            text = "whole GPU"
+        else:
+            text = f"{describe_memory(self.memory)} memory"
+            if self.cores:
+                text += f", {self.cores}% cores"
+        return (f"{self.devices} x " if self.devices > 1 else "") + text + of_model
+
+
+def describe_memory(memory: int | Fraction) -> str:
+    """`4Gi`, `1/3 of the`, `all`: what stands before the word memory."""
+    if isinstance(memory, int):
+        return kubernetes_quantities.format_bytes(memory)
+    return "all" if memory == 1 else f"{memory.numerator}/{memory.denominator} of the"
+
+
+def memory_on(size: int, memory: int | Fraction) -> int:
+    """The bytes that the slice has on a GPU of that size: parts are rounded down to the step, amounts up."""
+    if isinstance(memory, int):
+        return -(-memory // MEMORY_STEP) * MEMORY_STEP
+    return math.floor(memory * size / MEMORY_STEP) * MEMORY_STEP
+
+
+def mig_profiles_named(name: str) -> Sequence[MigProfile]:
+    """The profiles of that name, one per GPU model that has it."""
+    return [profile for model in gpus.PRESETS.values() for profile in model.mig_profiles if profile.name == name]
+
+
+def known_mig_profiles() -> Sequence[str]:
+    """Every profile's name, smallest first."""
+    profiles = {profile.name: profile for model in gpus.PRESETS.values() for profile in model.mig_profiles}
+    return sorted(profiles, key=lambda name: (profiles[name].compute_slices, profiles[name].memory_bytes, name))

@@ -1,0 +1,169 @@
+"""Metrics at /metrics. Every series exists, with zero, before its first event."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpuslice.node.errors import AgentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from gpuslice.node.attach import AttachServer
+    from gpuslice.node.audit import Audit
+    from gpuslice.node.registry import Registry
+    from gpuslice.node.session import GpuUse
+
+_PATIENCE_SECONDS: Final = 5.0
+_LABELS: Final = ("session", "name", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionSample:
+    labels: tuple[str, str, str]
+    limit: int
+    use: GpuUse
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    sessions_active: int
+    allocations: int
+    denials: int
+    recovered: int
+    breaches: int
+    quarantined: int
+    attach_refused: int
+    audit_dropped: int
+    sessions: list[_SessionSample]
+
+
+class AgentCollector(Collector):
+    """Reads the sessions when somebody asks.
+
+    The numbers are taken in the agent's loop, the text is made in the asker's thread: attach never waits for it.
+    """
+
+    def __init__(self, registry: Registry, server: AttachServer, audit: Audit, loop: asyncio.AbstractEventLoop) -> None:
+        self._registry = registry
+        self._server = server
+        self._audit = audit
+        self._loop = loop
+        self._allocations = 0
+
+    def describe(self) -> list[Metric]:
+        return []  # registering must not read the sessions
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = asyncio.run_coroutine_threadsafe(self._snapshot(), self._loop).result(_PATIENCE_SECONDS)
+        samples = snapshot.sessions
+        yield GaugeMetricFamily(
+            "gpuslice_sessions_active", "Sessions whose tenants may allocate.", value=snapshot.sessions_active
+        )
+        # It rises and falls, so it is a gauge whatever its name says: the name is a promise.
+        yield GaugeMetricFamily(
+            "gpuslice_used_bytes_total",
+            "Bytes that all sessions use now: held by their processes, and overhead.",
+            value=sum(sample.use.held + sample.use.overhead for sample in samples),
+        )
+        for name, text, number in (
+            ("gpuslice_alloc_events", "Allocations that were granted.", snapshot.allocations),
+            ("gpuslice_denied_alloc", "Allocations that were denied.", snapshot.denials),
+            ("gpuslice_recovered_bytes", "Bytes given back for processes that ended holding them.", snapshot.recovered),
+            ("gpuslice_breaches", "Memory found on a GPU that no session had granted.", snapshot.breaches),
+            (
+                "gpuslice_quarantined_sessions",
+                "Sessions put aside because their files were broken.",
+                snapshot.quarantined,
+            ),
+            ("gpuslice_attach_refused", "Attach requests that were refused.", snapshot.attach_refused),
+            ("gpuslice_audit_lines_dropped", "Audit lines that could not be written.", snapshot.audit_dropped),
+        ):
+            yield CounterMetricFamily(name, text, value=number)
+        for suffix, text in (
+            ("limit", "What the session may hold on the GPU."),
+            ("held", "What its processes hold."),
+            ("peak", "The most it used."),
+            ("overhead", "Contexts and modules: what NVML counts beyond what was asked for."),
+        ):
+            family = GaugeMetricFamily(f"gpuslice_session_{suffix}_bytes", text, labels=_LABELS)
+            for sample in samples:
+                family.add_metric(sample.labels, sample.limit if suffix == "limit" else getattr(sample.use, suffix))
+            yield family
+        breaches = CounterMetricFamily("gpuslice_session_breaches", "Breaches of the session.", labels=_LABELS)
+        processes = GaugeMetricFamily("gpuslice_session_processes", "Processes in the session.", labels=_LABELS)
+        for sample in samples:
+            breaches.add_metric(sample.labels, sample.use.breaches)
+            processes.add_metric(sample.labels, sample.processes)
+        yield breaches
+        yield processes
+
+    async def _snapshot(self) -> _Snapshot:
+        totals = self._registry.totals
+        allocations, denials = totals.allocations, totals.denials
+        recovered, breaches = totals.recovered_bytes, totals.breaches
+        samples, active = [], 0
+        for session in self._registry.sessions.values():
+            record = session.record
+            active += record.state == "active"
+            for gpu, use in zip(record.gpus, session.use(), strict=True):
+                allocations += use.allocations
+                denials += use.denials
+                recovered += use.recovered
+                breaches += use.breaches
+                labels = record.id, record.name, gpu.uuid
+                samples.append(_SessionSample(labels, gpu.limit_bytes, use, len(session.processes)))
+        return _Snapshot(
+            sessions_active=active,
+            allocations=self._no_less(allocations),
+            denials=denials,
+            recovered=recovered,
+            breaches=breaches,
+            quarantined=self._registry.quarantined,
+            attach_refused=self._server.refused,
+            audit_dropped=self._audit.dropped,
+            sessions=samples,
+        )
+
+
+    def _no_less(self, allocations: int) -> int:
+        """A counter must not fall, and an attempt that was counted while it was under way may be taken back."""
+        self._allocations = max(self._allocations, allocations)
+        return self._allocations
+
+
+class MetricsServer:
+    """Serves /metrics in threads of its own."""
+
+    def __init__(self, address: str, collector: AgentCollector) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise AgentError(
+                "metrics", f"{address!r} is not an address for metrics", remedy="write for example 127.0.0.1:9500"
+            )
+        registry = CollectorRegistry()
+        registry.register(collector)
+        self._server: WSGIServer
+        self._thread: Thread
+        try:
+            self._server, self._thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
+        except OSError as error:
+            raise AgentError(
+                "metrics",
+                f"metrics cannot be served at {address} ({error.strerror})",
+                remedy="give another address with --metrics, or none",
+            ) from None
+        self.port = int(self._server.server_port)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

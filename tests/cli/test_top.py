@@ -1,0 +1,66 @@
+"""`gpuslice top`: one frame, many frames, and on a terminal."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.node.support import read_line
+
+if TYPE_CHECKING:
+    from tests.cli.node import Node
+
+
+def test_a_frame_shows_gpus_sessions_and_processes(node: Node) -> None:
+    allocator = node.start_allocator("--limit", "256MiB", "--gpu", "1", "--name", "train")
+    assert [allocator.ask(size) for size in ("128", "200")] == ["0", "2"]
+    shown = node.gpuslice("top", "--once").stdout
+    gpus, sessions, processes = shown.split("\n\n")[1:4]
+    assert [" ".join(line.split()[-6:]) for line in gpus.splitlines()[2:]] == [
+        "0 B 0 B 40 GiB",
+        "128 MiB 256 MiB 40 GiB",
+    ]
+    (session,) = sessions.splitlines()[2:]
+    assert session.startswith("train")
+    assert "━━━" in session
+    assert "128 MiB   256 MiB   128 MiB         1          0" in session
+    (process,) = processes.splitlines()[2:]
+    assert process.startswith(str(allocator.pid))
+    assert "allocator.py" in process
+
+
+def test_without_sessions_it_says_how_to_start_one(node: Node) -> None:
+    assert "No session: start one with `gpuslice run" in node.gpuslice("top", "--once").stdout
+
+
+def test_into_a_pipe_it_prints_frame_after_frame_until_it_is_interrupted(node: Node) -> None:
+    process = node.start("top", "--interval", "100ms")
+    frames = 0
+    while frames < 3:
+        frames += read_line(process).startswith("gpuslice top")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_on_a_terminal_q_and_control_c_leave(node: Node, key: bytes) -> None:
+    terminal = node.on_terminal("top", "--interval", "200ms")
+    terminal.expect(b"gpuslice top", times=2)
+    terminal.type(key)
+    assert terminal.end() == 0
+    assert b"\x1b[?1049l" in terminal.shown, "the screen is given back"
+    assert b"Traceback" not in terminal.shown
+
+
+def test_without_an_agent_it_says_how_to_start_one(lonely_node: Node) -> None:
+    done = lonely_node.gpuslice("top", "--once", code=1)
+    assert done.stderr == (
+        f"error: no agent is running at {lonely_node.state}/admin.sock: start one with `gpuslice agent`\n"
+    )
+
+
+def test_the_help_has_an_example(node: Node) -> None:
+    assert "Example:\n    gpuslice top\n" in node.gpuslice("top", "--help").stdout

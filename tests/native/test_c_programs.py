@@ -1,0 +1,47 @@
+"""The simulated driver, called from C: each program of native/tests, on the libraries as they are installed and on those
+built with sanitizers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.native.building import ROOT, SANITIZERS, cuda_headers, libraries, sanitizer_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.native.conftest import Compile
+    from tests.support import Simulated
+
+FOLDER = ROOT / "native" / "tests"
+#: Programs there that use the driver; the others test parts of the interposer.
+PROGRAMS = [
+    source
+    for source in sorted(FOLDER.glob("*.c"))
+    if re.search(r'#include (<cuda\.h>|"device\.h")', source.read_text()) and "../interposer" not in source.read_text()
+]
+FUZZ_ROUNDS = "4000"
+
+
+@pytest.mark.parametrize("build", ["plain", *SANITIZERS])
+@pytest.mark.parametrize("source", PROGRAMS, ids=lambda path: path.stem)
+def test_every_check_of_the_program_holds(
+    source: Path, build: str, compile_program: Compile, simulated: Simulated
+) -> None:
+    # Small GPUs: ThreadSanitizer leaves a process too few addresses for the device memory of a large one.
+    machine = simulated("2xT4")
+    folder = machine.machine.libraries if build == "plain" else libraries(build)
+    program = compile_program(
+        [source], *SANITIZERS.get(build, ()), "-Wno-deprecated-declarations", f"-I{cuda_headers()}", folder / "libcuda.so.1", "-pthread"
+    )
+    arguments = [FUZZ_ROUNDS] if source.stem.startswith("fuzz") else []
+    done = machine.run([program, *arguments], check=False, timeout=300, extra=sanitizer_options(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(" 0 failed\n")
+
+
+def test_the_programs_are_found() -> None:
+    assert {"test_launch", "test_modules", "test_streams", "fuzz_image"} <= {source.stem for source in PROGRAMS}

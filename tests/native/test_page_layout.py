@@ -1,0 +1,88 @@
+"""Python's mirror of the session's pages and of the attach message, and the C compiler's word on them."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuslice.node import page
+from tests.native.building import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "gpuslice_gpu": page.Gpu,
+    "gpuslice_control": page.Control,
+    "gpuslice_cell": page.Cell,
+    "gpuslice_attach": page.Attach,
+    "gpuslice_attached": page.Attached,
+}
+CONSTANTS = {
+    "GPUSLICE_PAGE_MAGIC": page.MAGIC,
+    "GPUSLICE_PAGE_VERSION": page.VERSION,
+    "GPUSLICE_MAX_GPUS": page.MAX_GPUS,
+    "GPUSLICE_SLOTS": page.SLOTS,
+    "GPUSLICE_SESSION_BYTES": page.SESSION_BYTES,
+    "GPUSLICE_TOKEN_BYTES": page.TOKEN_BYTES,
+    "GPUSLICE_CONTROL_BYTES": page.CONTROL_BYTES,
+    "GPUSLICE_ACTIVE": page.ACTIVE,
+    "GPUSLICE_EXPIRED": page.EXPIRED,
+    "GPUSLICE_RELEASED": page.RELEASED,
+    "GPUSLICE_BYTES_MASK": page.BYTES_MASK,
+    "GPUSLICE_ATTEMPT": page.ATTEMPT,
+    "GPUSLICE_ATTACH_MAGIC": page.ATTACH_MAGIC,
+    "GPUSLICE_ATTACH_OBSERVER": page.ATTACH_OBSERVER,
+    "GPUSLICE_NO_SLOT": page.NO_SLOT,
+    "GPUSLICE_ATTACH_OK": page.ATTACH_OK,
+    "GPUSLICE_ATTACH_DENIED": page.ATTACH_DENIED,
+    "GPUSLICE_ATTACH_UNKNOWN": page.ATTACH_UNKNOWN,
+    "GPUSLICE_ATTACH_FULL": page.ATTACH_FULL,
+    "GPUSLICE_ATTACH_BROKEN": page.ATTACH_BROKEN,
+    "gpuslice_cells_bytes(1)": page.cells_bytes(1),
+    "gpuslice_cells_bytes(16)": page.cells_bytes(16),
+}
+
+
+def _expressions() -> Iterator[tuple[str, int]]:
+    """Every number that must agree: what C calls it, and what Python says it is."""
+    yield from CONSTANTS.items()
+    for name, structure in STRUCTURES.items():
+        yield f"sizeof(struct {name})", ctypes.sizeof(structure)
+        for field, _ in structure._fields_:  # type: ignore[misc]
+            descriptor = getattr(structure, field)
+            yield f"offsetof(struct {name}, {field})", descriptor.offset
+            yield f"sizeof(((struct {name} *)0)->{field})", descriptor.size
+
+
+@pytest.fixture(scope="module")
+def told_by_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    lines = [
+        f'printf("%s\\"%s\\": %llu", separator, "{expression}", (unsigned long long)({expression})); separator = ",";'
+        for expression, _ in _expressions()
+    ]
+    head = ['#include "page.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
+    program = "\n".join([*head, '    const char *separator = "{";', *lines, '    puts("}");', "}"])
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "page.c").write_text(program)
+    include = f"-I{ROOT / 'native' / 'include'}"
+    subprocess.run(
+        ["cc", "-std=gnu11", include, "-o", folder / "page", folder / "page.c"], check=True, capture_output=True
+    )
+    output = subprocess.run([folder / "page"], check=True, capture_output=True, text=True).stdout
+    answers: dict[str, int] = json.loads(output)
+    return answers
+
+
+def test_python_and_c_agree_on_every_field(told_by_compiler: dict[str, int]) -> None:
+    assert dict(_expressions()) == told_by_compiler
+
+
+def test_a_cell_s_words_are_in_the_order_of_its_fields() -> None:
+    cell = page.Cell(charged=1, laps=2, withdrawn=3, denied=4, overhead=5, peak=6)
+    assert page.CELL_WORDS.unpack(bytes(cell)) == (1, 2, 3, 4, 5, 6)
+    assert page.CELL_WORDS.size == page.CELL_BYTES

@@ -1,0 +1,97 @@
+"""Metrics: every series from the start, and exact whatever dies."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.node.support import GPU, AgentProcess, eventually
+
+if TYPE_CHECKING:
+    from tests.node.conftest import StartTenant
+
+COUNTERS = ("gpuslice_alloc_events_total", "gpuslice_denied_alloc_total", "gpuslice_recovered_bytes_total")
+GAUGES = ("gpuslice_sessions_active", "gpuslice_used_bytes_total")
+
+
+@pytest.fixture
+def port(new_agent: AgentProcess) -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+    new_agent.options = ["--metrics", f"127.0.0.1:{number}"]
+    new_agent.start()
+    return number
+
+
+def test_series_exist_before_the_first_event(new_agent: AgentProcess, port: int) -> None:
+    samples = new_agent.metrics(port)
+    assert {name: samples[name] for name in COUNTERS + GAUGES} == dict.fromkeys(COUNTERS + GAUGES, 0.0)
+    new_agent.create("1GiB", name="idle")
+    samples = new_agent.metrics(port)
+    labels = f'{{gpu="{GPU}",name="idle",session="idle"}}'
+    for name in ("held_bytes", "peak_bytes", "overhead_bytes", "breaches_total", "processes"):
+        assert any(
+            key.startswith(f"gpuslice_session_{name}{{") and value == 0.0 for key, value in samples.items()
+        ), (name, labels)
+    assert samples["gpuslice_sessions_active"] == 1
+
+
+def sample(samples: dict[str, float], name: str, session: str) -> float:
+    (value,) = [v for key, v in samples.items() if key.startswith(f"{name}{{") and f'session="{session}"' in key]
+    return value
+
+
+def test_counts_are_exact_across_deaths_restarts_and_releases(
+    new_agent: AgentProcess, port: int, tenant: StartTenant
+) -> None:
+    agent = new_agent
+    session = agent.create("1GiB", name="busy")
+    allocations = denials = recovered = 0
+    for round_ in range(4):
+        workers = [tenant(session) for _ in range(2)]
+        for number, worker in enumerate(workers):
+            for _ in range(round_ + 1):
+                worker.do("charge", 0, 100)
+                allocations += 1
+            worker.do("deny", 0)
+            denials += 1
+            worker.do("free", 0, 100 * number)
+            recovered += 100 * (round_ + 1) - 100 * number
+        samples = agent.metrics(port)
+        assert samples["gpuslice_alloc_events_total"] == allocations
+        assert samples["gpuslice_denied_alloc_total"] == denials
+        assert samples["gpuslice_used_bytes_total"] == sample(samples, "gpuslice_session_held_bytes", "busy")
+        assert sample(samples, "gpuslice_session_processes", "busy") == 2
+        if round_ % 2:
+            agent.kill()
+        for worker in workers:
+            worker.kill()
+        if round_ % 2:
+            agent.start()
+        eventually(lambda: sample(agent.metrics(port), "gpuslice_session_processes", "busy") == 0)
+        samples = agent.metrics(port)
+        assert samples["gpuslice_recovered_bytes_total"] == recovered
+        assert samples["gpuslice_used_bytes_total"] == 0
+    agent.client().release("busy")
+    for _ in range(2):
+        samples = agent.metrics(port)
+        assert [samples[name] for name in COUNTERS] == [allocations, denials, recovered]
+        assert samples["gpuslice_sessions_active"] == 0
+        assert not any("busy" in name for name in samples)
+        agent.kill()
+        agent.start()
+
+
+def test_a_denied_attach_and_a_quarantine_are_counted(
+    new_agent: AgentProcess, port: int, tenant: StartTenant
+) -> None:
+    session = new_agent.create(name="odd")
+    tenant(session, token="x")
+    assert new_agent.metrics(port)["gpuslice_attach_refused_total"] == 1
+    new_agent.kill()
+    (new_agent.state / "sessions" / "odd" / "session.json").write_text("?")
+    new_agent.start()
+    assert new_agent.metrics(port)["gpuslice_quarantined_sessions_total"] == 1
