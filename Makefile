@@ -14,7 +14,7 @@ BUILT := $(VENV)/.built
 SANITIZERS := address thread
 LOCKS := requirements/build.txt requirements/runtime.txt requirements/dev.txt
 NATIVE := CMakeLists.txt $(shell find native -type f -not -name '*.pyc')
-SHELL_SCRIPTS := .ci/run tools/debian-packages examples/demo/run
+SHELL_SCRIPTS := .ci/run tools/debian-packages examples/demo/run examples/demo/share
 
 # Processes must not find a simulated machine of the user's by accident.
 unexport GPUSLICE_SIM
@@ -29,7 +29,7 @@ help: ## Show this list
 setup: $(BUILT) ## Make .venv with .venv/bin/gpuslice; after a change in C, build again
 
 .PHONY: demo
-demo: setup ## Run a CUDA program on two simulated GPUs
+demo: setup ## Run CUDA programs on simulated GPUs, alone and sharing one
 	@$(BIN)/python tools/client_environments.py cudart-12.9
 	$(call say,Running the demonstration)
 	@examples/demo/run
@@ -51,6 +51,7 @@ check: setup ## Check style, types, layers and scripts
 
 .PHONY: test
 test: check clients sanitizers ## Check, then run every test
+	@tools/debian-packages test
 	$(call say,Running the tests)
 	@$(BIN)/pytest
 

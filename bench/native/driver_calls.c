@@ -123,7 +123,7 @@ int main(void) {
         {"cuMemGetInfo", ask_memory, call_nothing, "empty call"},
         {"cuLaunchKernel", launch_plain, call_nothing, "empty call"},
         {"cuLaunchKernel, own stream", launch_in_stream, call_nothing, "empty call"},
-        {"cuLaunchKernel, gpuslice_fill of nothing", launch_fill, call_nothing, "empty call"},
+        {"cuLaunchKernel, named kernel", launch_fill, call_nothing, "empty call"},
     };
     CUcontext context;
     CUmodule module;

@@ -34,7 +34,7 @@ static inline struct gpuslice_cell *page_row(const struct page *page, uint32_t g
 }
 
 static inline uint32_t page_slots(const struct page *page) {
-    uint32_t high = atomic_load_explicit(&page->control->slots_high, memory_order_relaxed);
+    uint32_t high = atomic_load(&page->control->slots_high); /* after the own bytes were added, or a new slot is missed */
     return high < GPUSLICE_SLOTS ? high : GPUSLICE_SLOTS;
 }
 

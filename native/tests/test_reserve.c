@@ -13,7 +13,7 @@ static void named_step(const char *name);
 #undef atomic_load
 #undef atomic_fetch_add
 #undef atomic_fetch_sub
-#define atomic_load(at) (step(), __atomic_load_n(at, __ATOMIC_SEQ_CST))
+#define atomic_load(at) ((void)(sizeof *(at) == 8 ? step(), 0 : 0), __atomic_load_n(at, __ATOMIC_SEQ_CST)) /* a cell's */
 #define atomic_fetch_add(at, value) (step(), __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST))
 #define atomic_fetch_sub(at, value) (step(), __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST))
 #define __builtin_ia32_pause() step()
@@ -233,7 +233,7 @@ static void run_orders(const struct scenario *scenario, uint32_t depth, uint32_t
         orders++;
         uint32_t at = schedule.made;
         memset(schedule.choices + at, 0, sizeof schedule.choices - at);
-        if (at == 0) {
+        if (at == 0 || atomic_load(&check_failed) > 20) {
             break;
         }
         schedule.choices[at - 1]++;
@@ -252,8 +252,8 @@ static void test_orders(void) {
     };
     static const struct scenario three = {"three of which two fit", 3, 10, {{5, 0, 0}, {5, 0, 0}, {5, 0, 0}}, 1};
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-        run_orders(&scenarios[i], 15, 0);
-        run_orders(&scenarios[i], 11, 1);
+        run_orders(&scenarios[i], 14, 0);
+        run_orders(&scenarios[i], 10, 1);
     }
     run_orders(&three, 9, 0);
     run_orders(&three, 7, 1);

@@ -50,6 +50,11 @@ class Node:
         self.agent = AgentProcess(self.command, self.state, environment=self.environment(extra))
         return self.agent.start()
 
+    @property
+    def agent_pid(self) -> int:
+        assert self.agent is not None
+        return self.agent.pid
+
     def gpuslice(
         self, *arguments: str, code: int = 0, stdin: str = "", extra: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:

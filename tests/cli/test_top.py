@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,18 @@ def test_a_frame_shows_gpus_sessions_and_processes(node: Node) -> None:
     (process,) = processes.splitlines()[2:]
     assert process.startswith(str(allocator.pid))
     assert "allocator.py" in process
+
+
+def test_as_json_each_look_is_a_line(node: Node) -> None:
+    allocator = node.start_allocator("--limit", "256MiB", "--gpu", "1", "--name", "train")
+    assert allocator.ask("128") == "0"
+    look = node.json("top", "--once")
+    assert look["agent"]["pid"] == node.agent_pid
+    assert [gpu["memory_bytes"] for gpu in look["agent"]["gpus"]] == [40 * 2**30] * 2
+    assert look["sessions"] == node.json("ps")
+    process = node.start("top", "--interval", "100ms", "-o", "json")
+    times = [json.loads(read_line(process))["time"] for _ in range(3)]
+    assert times == sorted(times)
 
 
 def test_without_sessions_it_says_how_to_start_one(node: Node) -> None:

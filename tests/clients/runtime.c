@@ -3,6 +3,7 @@
  *
  * usage: runtime              every check; one line for each that fails
  *        runtime hold DEVICE  holds memory of that GPU until its input ends
+ *        runtime allocate MIB prints what cudaMalloc answers to that
  *        runtime import HEX   writes into memory that another process shared */
 #include "../../examples/demo/kernel.h"
 #include "../../native/tests/check.h"
@@ -450,9 +451,21 @@ static int hold(int device) {
     return check_summary();
 }
 
+static int allocate(size_t megabytes) {
+    void *device = NULL;
+    printf("%d\n", (int)cudaMalloc(&device, megabytes << 20));
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "hold") == 0) {
+        return hold(atoi(argv[2]));
+    }
+    if (argc == 3 && strcmp(argv[1], "allocate") == 0) {
+        return allocate((size_t)atoi(argv[2]));
+    }
     if (argc == 3) {
-        return strcmp(argv[1], "hold") == 0 ? hold(atoi(argv[2])) : import(argv[2]);
+        return import(argv[2]);
     }
     devices_are_described();
     copies_give_back_what_was_written();

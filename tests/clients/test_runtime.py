@@ -10,6 +10,7 @@ import pynvml
 import pytest
 
 from tests.native.inside import on_machine
+from tests.native.worker import worker
 
 if TYPE_CHECKING:
     from tests.clients.conftest import Clients
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SHARED = ("cudart-11.8", "cudart-12.4", "cudart-12.8", "cudart-12.9", "cudart-13")
 STATIC = ("cudart-12.9", "cudart-13")
 MIB = 1024**2
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, the driver's CUDA_ERROR_OUT_OF_MEMORY
 
 
 def build(client: Clients, name: str, folder: Path, *, static: bool = False) -> Path:
@@ -26,11 +28,11 @@ def build(client: Clients, name: str, folder: Path, *, static: bool = False) -> 
     # The older wheels lack crt/; that of CUDA 12.9 fits them.
     complete = runtime if name in STATIC else client("cudart-12.9")
     library = runtime.library("libcudart_static.a" if static else "libcudart.so.*")
-    linked = [library, "-ldl", "-lrt"] if static else [library, f"-Wl,-rpath,{library.parent}"]
-    headers = ["-isystem", runtime.headers(), "-isystem", complete.compiler_headers()]
-    command = ["cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *headers, "-o", program]
+    linked = ["-ldl", "-lrt"] if static else [f"-Wl,-rpath,{library.parent}"]
+    headers = [f"-I{runtime.headers()}", f"-I{complete.compiler_headers()}"]
+    command = ["cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *headers, "-pthread", "-o", str(program)]
     source = Path(__file__).with_name("runtime.c")
-    done = subprocess.run([*command, source, *linked, "-pthread"], check=False, capture_output=True, text=True)
+    done = subprocess.run([*command, source, library, *linked], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return program
 
@@ -52,6 +54,18 @@ def test_a_program_with_the_runtime_inside_gets_the_same(
     assert "libcudart" not in linked
     done = simulated("2xA100-40GB").run([program])
     assert done.stdout.endswith(" 0 failed\n")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_memory_that_another_process_has_is_out_of_memory_at_the_runtime(
+    name: str, client: Clients, simulated: Simulated, tmp_path: Path
+) -> None:
+    machine, program = simulated(), build(client, name, tmp_path)
+    with worker(machine) as other:
+        assert other.do("allocate", 40000 * MIB) == 0
+        assert machine.run([program, "allocate", "1000"]).stdout == f"{OUT_OF_MEMORY}\n"
+        assert other.do("free") == 0
+        assert machine.run([program, "allocate", "1000"]).stdout == "0\n"
 
 
 @pytest.fixture(params=SHARED)

@@ -13,6 +13,7 @@
 #include <cuda.h>
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -232,6 +233,10 @@ static CUresult take_managed(struct block *block) {
     return CALL(cuMemAllocManaged)(&block->address, block->bytes, CU_MEM_ATTACH_GLOBAL);
 }
 
+static CUresult take_async_elsewhere(struct block *block) { /* in a stream that waits for nothing */
+    return CALL(cuMemAllocAsync)(&block->address, block->bytes, capturing);
+}
+
 static CUresult take_async(struct block *block) {
     return CALL(cuMemAllocAsync)(&block->address, block->bytes, stream);
 }
@@ -244,6 +249,7 @@ static const struct {
     {"managed", take_managed},
     {"pitched", take_pitched},
     {"async", take_async},
+    {"async-elsewhere", take_async_elsewhere},
     {"own-pool", take_from_own_pool},
     {"default-pool", take_from_default_pool},
     {"physical", take_physical},
@@ -361,7 +367,27 @@ static CUresult fork_and_take(void) {
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? (CUresult)WEXITSTATUS(status) : (CUresult)-1;
 }
 
+static atomic_int held_up;
+
+static void CUDA_CB hold_up(void *unused) {
+    (void)unused;
+    while (atomic_load(&held_up)) {
+        usleep(200);
+    }
+}
+
 static CUresult act(const char *what) {
+    if (strcmp(what, "hold-up-stream") == 0) {
+        atomic_store(&held_up, 1);
+        return CALL(cuLaunchHostFunc)(stream, hold_up, NULL);
+    }
+    if (strcmp(what, "let-stream-go") == 0) {
+        atomic_store(&held_up, 0);
+        return CALL(cuStreamSynchronize)(stream);
+    }
+    if (strcmp(what, "exec") == 0) {
+        execl("/proc/self/exe", "tenant", NULL);
+    }
     if (strcmp(what, "synchronize") == 0) {
         return CALL(cuCtxSynchronize)();
     }

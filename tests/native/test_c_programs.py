@@ -1,5 +1,7 @@
-"""The simulated driver, called from C: each program of native/tests, on the libraries as they are installed and on those
-built with sanitizers."""
+"""The simulated driver, called from C: the programs of native/tests.
+
+Each runs on the libraries as they are installed, and on those built with sanitizers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ FOLDER = ROOT / "native" / "tests"
 PROGRAMS = [
     source
     for source in sorted(FOLDER.glob("*.c"))
-    if re.search(r'#include (<cuda\.h>|"device\.h")', source.read_text()) and "../interposer" not in source.read_text()
+    if re.search(r'#include (<cuda\.h>|"(device|graph)\.h")', source.read_text()) and "../interposer" not in source.read_text()
 ]
 FUZZ_ROUNDS = "4000"
 
@@ -34,9 +36,8 @@ def test_every_check_of_the_program_holds(
     # Small GPUs: ThreadSanitizer leaves a process too few addresses for the device memory of a large one.
     machine = simulated("2xT4")
     folder = machine.machine.libraries if build == "plain" else libraries(build)
-    program = compile_program(
-        [source], *SANITIZERS.get(build, ()), "-Wno-deprecated-declarations", f"-I{cuda_headers()}", folder / "libcuda.so.1", "-pthread"
-    )
+    flags = [*SANITIZERS.get(build, ()), "-Wno-deprecated-declarations", f"-I{cuda_headers()}", "-pthread"]
+    program = compile_program([source], *flags, folder / "libcuda.so.1")
     arguments = [FUZZ_ROUNDS] if source.stem.startswith("fuzz") else []
     done = machine.run([program, *arguments], check=False, timeout=300, extra=sanitizer_options(folder))
     assert done.returncode == 0, done.stdout + done.stderr

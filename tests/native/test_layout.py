@@ -76,3 +76,9 @@ def told_by_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]
 
 def test_python_and_c_agree_on_every_field(told_by_compiler: dict[str, int]) -> None:
     assert dict(_expressions()) == told_by_compiler
+
+
+def test_no_byte_of_the_description_is_hidden() -> None:
+    for structure in STRUCTURES.values():
+        sizes = [getattr(structure, field).size for field, *_ in structure._fields_]
+        assert sum(sizes) == ctypes.sizeof(structure)

@@ -151,17 +151,19 @@ def test_the_list_with_details_tells_kinds_of_process_apart(program: str) -> Non
 @on_machine()
 def test_a_busy_process_makes_its_gpu_busy_hot_and_fast(program: str) -> None:
     device = gpu()
+    cool = pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU)
+    idle = pynvml.nvmlDeviceGetPowerUsage(device)
+    assert pynvml.nvmlDeviceGetUtilizationRates(device).gpu == 0
     with tenant(program, 4096, busy=True) as first, tenant(program, 4096, busy=True) as second:
         rates = pynvml.nvmlDeviceGetUtilizationRates(device)
-        assert rates.gpu >= 70
-        assert 0 < rates.memory <= rates.gpu
+        assert 0 < rates.memory <= rates.gpu <= 100
         samples = pynvml.nvmlDeviceGetProcessUtilization(device, 0)
         assert {sample.pid for sample in samples} == {first.pid, second.pid}
-        assert all(20 <= sample.smUtil <= 80 for sample in samples)
+        assert all(0 < sample.smUtil < 100 for sample in samples)
         infos = pynvml.nvmlDeviceGetProcessesUtilizationInfo(device, 0)
         assert {info.pid for info in infos} == {first.pid, second.pid}
-        assert pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU) > 50
-        assert pynvml.nvmlDeviceGetPowerUsage(device) > 200_000
+        assert pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU) > cool
+        assert pynvml.nvmlDeviceGetPowerUsage(device) > idle
         assert pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM) == 1410
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support import Simulated
 
-GENERATED = ROOT / "build" / "editable" / "native" / "simulator" / "generated"
+GENERATED = ROOT / "build" / "editable" / "native" / "generated"
 NOT_SUPPORTED = 801
 
 #: Calls each function named on its input with zeros, and says what it answered. It says the name before the call, so

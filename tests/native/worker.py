@@ -97,20 +97,25 @@ class Commands:
 
     def churn(self, size: int) -> int:
         """Allocates and frees for ever; says so first."""
-        print("0", flush=True)
+        answer(0)
         while True:
             self.allocate(size)
             self.free(0)
+
+    def launch(self, microseconds: int) -> int:
+        """What the launch of a kernel of that much work answers."""
+        argument = ctypes.c_uint64(microseconds)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        code: int = self.cuda.cuLaunchKernel(self.spin_kernel, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        return code
 
     def spin(self, microseconds: int) -> float:
         """Milliseconds of the device's clock that a kernel of that much work took."""
         begin, end, elapsed = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
         for event in (begin, end):
             self.check("cuEventCreate", ctypes.byref(event), 0)
-        argument = ctypes.c_uint64(microseconds)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
         self.check("cuEventRecord", begin, None)
-        self.check("cuLaunchKernel", self.spin_kernel, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        assert self.launch(microseconds) == 0
         self.check("cuEventRecord", end, None)
         self.check("cuEventSynchronize", end)
         self.check("cuEventElapsedTime_v2", ctypes.byref(elapsed), begin, end)
@@ -121,7 +126,7 @@ class Commands:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            codes = [self.cuda.cuInit(0), self.allocate(4096), self.cuda.cuCtxSynchronize()]
+            codes: list[int] = [self.cuda.cuInit(0), self.allocate(4096), self.cuda.cuCtxSynchronize()]
             os.write(writer, json.dumps(codes).encode())
             os._exit(0)
         os.close(writer)
@@ -159,11 +164,16 @@ class Commands:
             pynvml.nvmlShutdown()
 
 
+def answer(value: Any) -> None:  # noqa: ANN401 - JSON
+    sys.stdout.write(f"{json.dumps(value)}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     commands = Commands()
     for line in sys.stdin:
         name, number = line.split()
-        print(json.dumps(getattr(commands, name)(int(number))), flush=True)
+        answer(getattr(commands, name)(int(number)))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,19 @@ class AgentProcess:
         if self._client is not None:
             self._client.close()
 
+    def is_idle(self) -> bool:
+        """Whether it takes less than half of a core."""
+        before = self._processor_seconds()
+        time.sleep(0.5)
+        return self._processor_seconds() - before < 0.25
+
+    def _processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def client(self) -> AgentClient:
         if self._client is None:
             self._client = AgentClient.discover(self.state, self.environment)

@@ -155,7 +155,7 @@ def test_other_users_have_their_own_sessions_only(agent: AgentProcess) -> None:
     token = (agent.state / "token").read_text().strip()
 
     def ask(*request: str) -> dict[str, Any]:
-        command = [sys.executable, "-c", AS_NOBODY, agent.client().path, token, *request]
+        command = [sys.executable, "-c", AS_NOBODY, str(agent.client().path), token, *request]
         environment = clean_environment(**python_path())
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.node.conftest import StartTenant
 
 NOBODY = 65534
+WRONG = "x"
 
 # Forks as many processes as it is told, which attach one after the other and stay; prints how each was answered.
 CROWD = """
@@ -162,7 +163,7 @@ def test_the_agent_s_token_is_not_a_session_s(agent: AgentProcess, tenant: Start
 @pytest.mark.usefixtures("as_root")
 def test_a_stranger_s_uid_needs_the_session_s_token(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
-    denied = tenant(session, token="x", user=NOBODY)
+    denied = tenant(session, token=WRONG, user=NOBODY)
     assert denied.status == page.ATTACH_DENIED
     assert [(line["uid"], line["result"]) for line in agent.audit("attach")] == [(NOBODY, "denied")]
     # Containers run as anybody: with the token, they are the session's tenants.

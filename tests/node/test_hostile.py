@@ -9,7 +9,6 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,10 +52,7 @@ def still_serving(agent: AgentProcess, tenant: StartTenant) -> Iterator[None]:
     """After the test, a new tenant is served and the agent does not spin."""
     yield
     assert tenant(agent.create()).status == page.ATTACH_OK
-    process = psutil.Process(agent.pid)
-    process.cpu_percent()
-    time.sleep(0.5)
-    assert process.cpu_percent() < 50
+    assert agent.is_idle()
 
 
 @given(st.binary(max_size=2 * page.ATTACH_BYTES))
@@ -140,7 +136,7 @@ def test_ten_thousand_connections_keep_nobody_out(new_agent: AgentProcess, tenan
         assert tenant(session).slot == 1
         assert before.do("charge", 0, 5) == ""
         assert agent.client().show(session.id).gpus[0].held_bytes == 5
-        assert psutil.Process(agent.pid).num_fds() < 700
+        assert agent.descriptors() < 700
 
 
 def test_an_agent_without_descriptors_serves_those_it_has(new_agent: AgentProcess, tenant: StartTenant) -> None:
@@ -160,10 +156,7 @@ def test_an_agent_without_descriptors_serves_those_it_has(new_agent: AgentProces
         tenants[0].kill()
         # The place of the one that ended is free, in spite of 200 that say nothing.
         eventually(lambda: tenant(session).status == page.ATTACH_OK)
-        process = psutil.Process(agent.pid)
-        process.cpu_percent()
-        time.sleep(0.5)
-        assert process.cpu_percent() < 50
+        assert agent.is_idle()
 
 
 @pytest.mark.usefixtures("still_serving")
@@ -241,7 +234,9 @@ def test_the_admin_parser_takes_any_object(message: dict[str, object]) -> None:
 def test_nonsense_at_the_admin_socket_is_answered(agent: AgentProcess) -> None:
     path = agent.state / "admin.sock"
     for content in (b"\n", b"{}\n", b"null\n", b"\xff\xfe\n", b"[" * 5000 + b"\n", b"{" * 100_000, b"x" * 100_000):
-        assert b'"ok":false' in answer_to(path, content), content[:20]
+        with connect(path) as client:
+            client.sendall(content)
+            assert client.makefile("rb").readline().startswith(b'{"ok":false'), content[:20]
     assert answer_to(path, b'{"operation":"list"') == b""  # half a line, dropped in time
     with connect(path) as other:
         other.sendall(secrets.token_bytes(64).replace(b"\n", b""))

@@ -101,9 +101,7 @@ def test_a_session_outlives_its_owner_while_processes_are_in_it(
     assert agent.audit("release")[0]["reason"] == "owner_gone"
 
 
-def test_an_owner_that_died_while_no_agent_ran_is_noticed(
-    agent: AgentProcess, owner: subprocess.Popen[bytes]
-) -> None:
+def test_an_owner_that_died_while_no_agent_ran_is_noticed(agent: AgentProcess, owner: subprocess.Popen[bytes]) -> None:
     session = agent.create(owner_pid=owner.pid)
     agent.kill()
     owner.kill()

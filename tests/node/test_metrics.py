@@ -33,9 +33,10 @@ def test_series_exist_before_the_first_event(new_agent: AgentProcess, port: int)
     samples = new_agent.metrics(port)
     labels = f'{{gpu="{GPU}",name="idle",session="idle"}}'
     for name in ("held_bytes", "peak_bytes", "overhead_bytes", "breaches_total", "processes"):
-        assert any(
-            key.startswith(f"gpuslice_session_{name}{{") and value == 0.0 for key, value in samples.items()
-        ), (name, labels)
+        assert any(key.startswith(f"gpuslice_session_{name}{{") and value == 0.0 for key, value in samples.items()), (
+            name,
+            labels,
+        )
     assert samples["gpuslice_sessions_active"] == 1
 
 
@@ -85,11 +86,9 @@ def test_counts_are_exact_across_deaths_restarts_and_releases(
         agent.start()
 
 
-def test_a_denied_attach_and_a_quarantine_are_counted(
-    new_agent: AgentProcess, port: int, tenant: StartTenant
-) -> None:
+def test_a_denied_attach_and_a_quarantine_are_counted(new_agent: AgentProcess, port: int, tenant: StartTenant) -> None:
     session = new_agent.create(name="odd")
-    tenant(session, token="x")
+    tenant(session, token=session.id)
     assert new_agent.metrics(port)["gpuslice_attach_refused_total"] == 1
     new_agent.kill()
     (new_agent.state / "sessions" / "odd" / "session.json").write_text("?")

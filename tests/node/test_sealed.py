@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,8 +42,7 @@ def test_root_beside_the_agent_cannot_either(agent: AgentProcess, tenant: StartT
 @pytest.mark.usefixtures("as_root")
 def test_nothing_is_left_mounted(agent: AgentProcess, tenant: StartTenant) -> None:
     tenant(agent.create())
-    with open("/proc/self/mountinfo") as mounts:
-        assert str(agent.state) not in mounts.read()
+    assert str(agent.state) not in Path("/proc/self/mountinfo").read_text()
 
 
 @pytest.mark.usefixtures("as_root")

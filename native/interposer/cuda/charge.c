@@ -34,7 +34,8 @@ static uint32_t look_up(CUdevice device) {
 }
 
 uint32_t gpu_of_device(CUdevice device) {
-    if (device < 0 || device >= MAX_ORDINALS || atomic_load(&session.state) != SESSION_ATTACHED) {
+    if (device < 0 || device >= MAX_ORDINALS ||
+        (atomic_load(&session.state) != SESSION_ATTACHED && !session_attach(false))) {
         return NO_GPU;
     }
     uint8_t known = atomic_load_explicit(&gpu_by_ordinal[device], memory_order_relaxed);

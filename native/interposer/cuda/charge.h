@@ -39,7 +39,7 @@ extern struct table charges;
 /* Lets go of what pools returned to the driver since; true if that changed anything. */
 bool pools_refresh(void);
 void pools_freed(const struct table_entry *entry);
-extern _Atomic bool pools_dirty; /* something was freed to a pool */
+extern _Atomic bool pools_dirty; /* something may be given back at the next synchronization */
 static inline void pools_synchronized(void) {
     if (__builtin_expect(atomic_load_explicit(&pools_dirty, memory_order_relaxed), 0)) {
         pools_refresh();
@@ -47,6 +47,15 @@ static inline void pools_synchronized(void) {
 }
 /* ---- graphs (graphs.c): the device's pool for memory nodes ---- */
 bool graphs_refresh(void);
+
+/* ---- memory on its way back (leaving.c) ---- */
+
+/* Takes over an entry whose free was put into the stream just now. */
+void leaving_add(const struct table_entry *entry, CUstream stream, bool per_thread);
+/* Gives back what was freed since; true if that changed anything. */
+bool leaving_refresh(void);
+/* The context took its memory with it. */
+void leaving_forget(CUcontext context);
 
 /* Gives back what an entry that was taken out of the table had charged. */
 void charge_entry_back(const struct table_entry *entry);

@@ -1,6 +1,6 @@
 /* Memory nodes of graphs. Their addresses are fixed when a graph is made, their bytes come with a launch and stay in the
- * device's own pool for graphs until it is trimmed. So a launch is charged for what its executable graph may allocate,
- * and then what the driver says that pool really holds is kept. */
+ * device's own pool for graphs until it is trimmed. So before a launch the pool is charged for the most that it may then
+ * have to hold, and what the driver says that it really holds is kept. */
 #include "charge.h"
 
 #include <pthread.h>
@@ -10,12 +10,13 @@ struct device_account {
     bool known;
     CUdevice device;
     uint64_t charged;
-    uint64_t epoch; /* grows when the charge shrinks: executable graphs charged before must be charged anew */
+    uint64_t launched; /* what executable graphs that were ever launched can hold: each has its addresses only once */
+    uint64_t orphaned; /* what destroyed ones may have left behind */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct device_account accounts[GPUSLICE_MAX_GPUS];
-static struct table executables; /* executable_key -> bytes; `owner` is the epoch in which they were charged */
+static struct table executables; /* executable_key -> bytes; `owner` says whether it was ever launched */
 static _Atomic uint64_t executable_count;
 
 /* Pointers use 47 bits, so the GPU fits above them. */
@@ -64,11 +65,15 @@ static void add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
 
 static void forget_executable(CUgraphExec executable) {
     struct table_entry entry;
+    pthread_mutex_lock(&lock);
     for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
         if (table_take(&executables, executable_key(executable, gpu), &entry)) {
             atomic_fetch_sub(&executable_count, 1);
+            accounts[gpu].launched -= entry.owner != 0 ? entry.bytes : 0;
+            accounts[gpu].orphaned += entry.owner != 0 ? entry.bytes : 0;
         }
     }
+    pthread_mutex_unlock(&lock);
 }
 
 /* An executable graph whose memory cannot be booked is not handed out. */
@@ -79,8 +84,7 @@ static CUresult book_executable(CUresult result, CUgraphExec *executable, CUgrap
     uint64_t bytes[GPUSLICE_MAX_GPUS] = {0};
     add_graph(graph, bytes);
     for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
-        struct table_entry entry = {.key = executable_key(*executable, gpu), .owner = UINT64_MAX, .bytes = bytes[gpu],
-                                    .gpu = (uint8_t)gpu};
+        struct table_entry entry = {.key = executable_key(*executable, gpu), .bytes = bytes[gpu], .gpu = (uint8_t)gpu};
         if (bytes[gpu] == 0) {
             continue;
         }
@@ -106,14 +110,6 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
     return book_executable(REAL(cuGraphInstantiateWithFlags)(executable, graph, flags), executable, graph);
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    return book_executable(REAL(cuGraphInstantiateWithParams)(executable, graph, parameters), executable, graph);
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    return book_executable(REAL(cuGraphInstantiateWithParams_ptsz)(executable, graph, parameters), executable, graph);
-}
-
 /* ---- what the pools for graphs hold; under the lock ---- */
 
 static uint64_t attribute(const struct device_account *account, CUgraphMem_attribute which) {
@@ -129,7 +125,6 @@ static bool account_refresh(uint32_t gpu) {
     if (lower) {
         charge_back(gpu, account->charged - reserved);
         account->charged = reserved;
-        account->epoch++;
     }
     return lower;
 }
@@ -144,50 +139,63 @@ bool graphs_refresh(void) {
     return changed;
 }
 
-/* One executable graph on one GPU. Running it again uses the same memory again, so it is charged once per epoch. */
+/* The most that the pool may hold once the graph runs: what is in use and the graph's own, but never more than all
+ * graphs together can hold. A graph that is launched again may find its own memory in use and use that. */
+static uint64_t most_after_launch(struct device_account *account, uint64_t bytes) {
+    uint64_t reserved = attribute(account, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    uint64_t used = attribute(account, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    account->orphaned = account->orphaned < used ? account->orphaned : used;
+    uint64_t most = used + bytes, together = account->launched + account->orphaned;
+    most = most < together ? most : together;
+    return most > reserved ? most : reserved;
+}
+
+/* One executable graph on one GPU. */
 static bool charge_executable(CUgraphExec executable, uint32_t gpu) {
     struct device_account *account = &accounts[gpu];
     struct table_entry entry;
-    uint64_t key = executable_key(executable, gpu);
-    if (!table_take(&executables, key, &entry)) {
+    if (!table_take(&executables, executable_key(executable, gpu), &entry)) {
         return true;
     }
+    account->launched += entry.owner == 0 ? entry.bytes : 0;
+    entry.owner = 1;
+    table_put(&executables, &entry); /* cannot fail: its place was just freed */
     const struct page *page = session_page();
-    bool granted = page != NULL;
-    if (granted && entry.owner != account->epoch) {
-        uint64_t reserved = attribute(account, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-        uint64_t wanted = attribute(account, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) + entry.bytes;
-        wanted = wanted > reserved ? wanted : reserved;
-        uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
-        granted = reserve(page, gpu, grown);
-        if (granted) {
-            account->charged += grown;
-            entry.owner = account->epoch;
-        } else {
-            reserve_count_denied(page, gpu);
+    if (page == NULL) {
+        return false;
+    }
+    uint64_t most = most_after_launch(account, entry.bytes);
+    uint64_t grown = most > account->charged ? most - account->charged : 0;
+    bool granted = grown == 0 || reserve(page, gpu, grown);
+    account->charged += granted ? grown : 0;
+    return granted;
+}
+
+/* True, or the GPU that it does not fit on. */
+static bool charge_everywhere(CUgraphExec executable, uint32_t *gpu) {
+    bool granted = true;
+    pthread_mutex_lock(&lock);
+    for (*gpu = 0; *gpu < GPUSLICE_MAX_GPUS; ++*gpu) {
+        granted = !accounts[*gpu].known || charge_executable(executable, *gpu);
+        if (!granted) {
+            break;
         }
     }
-    table_put(&executables, &entry); /* cannot fail: its place was just freed */
+    pthread_mutex_unlock(&lock);
     return granted;
 }
 
 static bool charge_launch(CUgraphExec executable) {
-    if (__builtin_expect(atomic_load_explicit(&executable_count, memory_order_relaxed) == 0, 1)) {
+    uint32_t gpu;
+    if (__builtin_expect(atomic_load_explicit(&executable_count, memory_order_relaxed) == 0, 1) ||
+        charge_everywhere(executable, &gpu) || (pools_refresh() && charge_everywhere(executable, &gpu))) {
         return true;
     }
-    bool granted = true;
-    for (int attempt = 0; attempt < 2; attempt++) {
-        granted = true;
-        pthread_mutex_lock(&lock);
-        for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS && granted; gpu++) {
-            granted = !accounts[gpu].known || charge_executable(executable, gpu);
-        }
-        pthread_mutex_unlock(&lock);
-        if (granted || !pools_refresh()) {
-            break;
-        }
+    const struct page *page = session_page();
+    if (page != NULL) {
+        reserve_count_denied(page, gpu);
     }
-    return granted;
+    return false;
 }
 
 #define CHARGED_LAUNCH(executable, call)                                                                              \
@@ -232,3 +240,23 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     graphs_refresh();
     return result;
 }
+
+/* Uploading brings the memory, so an upload that is asked for with the instantiation is done after it, charged. */
+#define INSTANTIATES_WITH_PARAMETERS(name, upload)                                                                    \
+    CUresult name(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {                \
+        cuuint64_t flags = parameters != NULL ? parameters->flags : 0;                                                \
+        if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {                                                             \
+            parameters->flags = flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;                              \
+        }                                                                                                             \
+        CUresult result = book_executable(REAL(name)(executable, graph, parameters), executable, graph);              \
+        if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {                                                             \
+            parameters->flags = flags;                                                                                \
+            if (result == CUDA_SUCCESS && (result = upload(*executable, parameters->hUploadStream)) != CUDA_SUCCESS) { \
+                cuGraphExecDestroy(*executable);                                                                      \
+            }                                                                                                         \
+        }                                                                                                             \
+        return result;                                                                                                \
+    }
+
+INSTANTIATES_WITH_PARAMETERS(cuGraphInstantiateWithParams, cuGraphUpload)
+INSTANTIATES_WITH_PARAMETERS(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)

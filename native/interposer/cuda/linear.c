@@ -82,27 +82,36 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned 
 }
 
 /* The record goes first: once the driver has the address back, another thread may be given it. */
-#define CHARGED_FREE(address, call)                                                                                   \
+#define CHARGED_FREE(address, call, back)                                                                             \
     do {                                                                                                              \
         struct table_entry entry;                                                                                     \
         bool known = table_take(&charges, address, &entry);                                                           \
         CUresult result = (call);                                                                                     \
         if (known && result == CUDA_SUCCESS) {                                                                        \
-            charge_entry_back(&entry);                                                                                \
+            back;                                                                                                     \
         } else if (known) {                                                                                           \
             table_put(&charges, &entry);                                                                              \
         }                                                                                                             \
         return result;                                                                                                \
     } while (0)
 
+/* In stream order: a pool's books know by themselves when it holds less, other memory is gone when the stream is there. */
+static void freed_in_stream(const struct table_entry *entry, CUstream stream, bool per_thread) {
+    if (entry->kind == CHARGE_POOLED) {
+        charge_entry_back(entry);
+    } else {
+        leaving_add(entry, stream, per_thread);
+    }
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address) {
-    CHARGED_FREE(address, REAL(cuMemFree_v2)(address));
+    CHARGED_FREE(address, REAL(cuMemFree_v2)(address), charge_entry_back(&entry));
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-    CHARGED_FREE(address, REAL(cuMemFreeAsync)(address, stream));
+    CHARGED_FREE(address, REAL(cuMemFreeAsync)(address, stream), freed_in_stream(&entry, stream, false));
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-    CHARGED_FREE(address, REAL(cuMemFreeAsync_ptsz)(address, stream));
+    CHARGED_FREE(address, REAL(cuMemFreeAsync_ptsz)(address, stream), freed_in_stream(&entry, stream, true));
 }

@@ -1,10 +1,12 @@
-/* Stream-ordered memory. What is freed to a pool stays on the GPU until the driver returns it, so a pool keeps its
- * charge until the driver says that it holds less; that is asked for at synchronizations and when memory is tight. */
+/* Stream-ordered memory. A pool is charged for what it holds and not for its blocks: it grows in chunks, and what is freed
+ * to it stays on the GPU until the driver returns it. What it must grow by is charged before the driver is asked, what
+ * it grew by after; that it holds less is asked for at synchronizations and when memory is tight. */
 #include "charge.h"
 
 #include <pthread.h>
 
 #define MAX_POOLS 1024
+#define CHUNK_BYTES (2u << 20) /* pools grow by no less */
 
 struct account { /* one pool's books in this process; never moves */
     CUmemoryPool pool; /* NULL: free */
@@ -53,27 +55,35 @@ static bool account_lower(struct account *account, uint64_t charged) {
     return lower;
 }
 
-static bool account_refresh(struct account *account) {
-    cuuint64_t reserved = 0;
-    if (!account->destroyed) {
-        CUresult result = REAL(cuMemPoolGetAttribute)(account->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
-        if (result != CUDA_SUCCESS) {
-            return false;
-        }
-    }
-    return account_lower(account, reserved > account->used ? reserved : account->used);
+static uint64_t attribute(const struct account *account, CUmemPool_attribute which) {
+    cuuint64_t value = 0;
+    bool answered = !account->destroyed && REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS;
+    return answered ? value : 0;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* What the pool holds: no less than what it has handed out, whatever the driver says. */
+static uint64_t account_holds(const struct account *account) {
+    return larger(attribute(account, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), account->used);
 }
 
 bool pools_refresh(void) {
-    bool changed = false;
     atomic_store(&pools_dirty, false);
+    bool changed = leaving_refresh(), keeping = false;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < account_count; i++) {
         if (accounts[i].pool != NULL && accounts[i].charged > accounts[i].used) {
-            changed |= account_refresh(&accounts[i]);
+            changed |= account_lower(&accounts[i], account_holds(&accounts[i]));
+            keeping |= accounts[i].charged > accounts[i].used;
         }
     }
     pthread_mutex_unlock(&lock);
+    if (keeping) {
+        atomic_store(&pools_dirty, true); /* the next synchronization may let go of it */
+    }
     return changed;
 }
 
@@ -92,37 +102,60 @@ void pools_freed(const struct table_entry *entry) {
 
 typedef CUresult (*allocate_function)(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream);
 
-/* Charges what the pool must grow by: memory that it kept is used again without a charge. */
-static bool account_use(struct account *account, uint64_t rounded, uint64_t *grown) {
-    for (int attempt = 0; attempt < 2; attempt++) {
-        pthread_mutex_lock(&lock);
-        uint64_t wanted = account->used + rounded;
-        *grown = wanted > account->charged ? wanted - account->charged : 0;
-        const struct page *page = session_page();
-        bool granted = page != NULL && reserve(page, account->gpu, *grown);
-        if (granted) {
-            account->used += rounded;
-            account->charged += *grown;
+/* Charges what the pool must grow by: memory that it kept is used again without a charge. Memory whose free is still to
+ * come in its stream is in use by the driver's count, though no longer by ours. */
+static bool account_grow(struct account *account, const struct page *page, uint64_t rounded) {
+    pthread_mutex_lock(&lock);
+    uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+    uint64_t wanted = (used + rounded + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+    uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
+    bool granted = grown == 0 || reserve(page, account->gpu, grown);
+    if (granted) {
+        account->used += rounded;
+        account->charged += grown;
+    }
+    pthread_mutex_unlock(&lock);
+    return granted;
+}
+
+static bool account_use(struct account *account, uint64_t rounded) {
+    const struct page *page = session_page();
+    if (page == NULL) {
+        return false;
+    }
+    if (rounded <= GPUSLICE_BYTES_MASK) {
+        if (account_grow(account, page, rounded)) {
+            return true;
         }
-        pthread_mutex_unlock(&lock);
-        if (granted || page == NULL) {
-            return granted;
-        }
-        bool regained = attempt == 0 && pools_refresh();
-        regained |= attempt == 0 && graphs_refresh();
-        if (!regained) {
-            reserve_count_denied(page, account->gpu);
-            return false;
+        bool regained = pools_refresh();
+        regained |= graphs_refresh();
+        if (regained && account_grow(account, page, rounded)) {
+            return true;
         }
     }
+    reserve_count_denied(page, account->gpu);
     return false;
 }
 
-static void account_unuse(struct account *account, uint64_t rounded, uint64_t grown) {
+/* After the driver's answer: charges what the pool holds now. It may have grown by more than was expected, because free
+ * blocks did not fit or could not be used yet; false when there is no room for that. */
+static bool account_settle(struct account *account) {
+    pthread_mutex_lock(&lock);
+    uint64_t holds = account_holds(account);
+    bool fits = holds <= account->charged || reserve(&session.page, account->gpu, holds - account->charged);
+    if (fits && holds > account->charged) {
+        account->charged = holds;
+    } else {
+        account_lower(account, holds);
+    }
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+static void account_unuse(struct account *account, uint64_t rounded) {
     pthread_mutex_lock(&lock);
     account->used -= rounded;
-    account->charged -= grown;
-    charge_back(account->gpu, grown);
+    account_lower(account, account_holds(account));
     pthread_mutex_unlock(&lock);
 }
 
@@ -131,25 +164,23 @@ static CUresult allocate_from(struct account *account, CUdeviceptr *address, siz
     if (account == NULL || account->gpu == NO_GPU) {
         return account == NULL ? CUDA_ERROR_OUT_OF_MEMORY : call(address, bytes, account->pool, stream);
     }
-    uint64_t rounded = charge_rounded(bytes), grown;
-    if (!account_use(account, rounded, &grown)) {
+    uint64_t rounded = charge_rounded(bytes);
+    if (!account_use(account, rounded)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult result = call(address, bytes, account->pool, stream);
-    struct table_entry entry = {.owner = (uint64_t)(uintptr_t)account, .bytes = rounded, .gpu = (uint8_t)account->gpu,
-                                .kind = CHARGE_POOLED};
-    if (result == CUDA_SUCCESS) {
-        entry.key = *address;
-        if (entry.key == 0 || table_put(&charges, &entry)) {
-            if (entry.key == 0) { /* zero bytes have no address to be found by */
-                account_unuse(account, rounded, grown);
-            }
-            return result;
+    CUmemoryPool pool = account->pool;
+    CUresult result = call(address, bytes, pool, stream);
+    if (result == CUDA_SUCCESS && *address != 0) {
+        struct table_entry entry = {.key = *address, .owner = (uint64_t)(uintptr_t)account, .bytes = rounded,
+                                    .gpu = (uint8_t)account->gpu, .kind = CHARGE_POOLED};
+        if (account_settle(account) && table_put(&charges, &entry)) {
+            return CUDA_SUCCESS;
         }
         REAL(cuMemFreeAsync)(*address, stream);
+        REAL(cuMemPoolTrimTo)(pool, 0);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    account_unuse(account, rounded, grown);
+    account_unuse(account, rounded); /* refused, or zero bytes, which have no address to be found by */
     return result;
 }
 
@@ -160,20 +191,40 @@ static bool is_capturing(CUstream stream, bool per_thread) {
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static bool device_of_stream(CUstream stream, CUdevice *device) {
-    bool built_in = stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    if (!built_in && REAL(cuStreamGetDevice)(stream, device) == CUDA_SUCCESS) {
-        return true;
+static bool device_of_context(CUcontext context, CUdevice *device) {
+    CUcontext ignored;
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+        return false;
     }
-    return REAL(cuCtxGetDevice)(device) == CUDA_SUCCESS;
+    CUresult result = REAL(cuCtxGetDevice)(device);
+    REAL(cuCtxPopCurrent_v2)(&ignored);
+    return result == CUDA_SUCCESS;
 }
 
-static struct account *current_account(CUstream stream) {
-    CUdevice device;
-    CUmemoryPool pool;
-    if (!device_of_stream(stream, &device) || REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS) {
-        return NULL;
+/* A stream has a device of its own: it may be used while another context is current, or none. */
+static bool device_of_stream(CUstream stream, CUdevice *device) {
+    CUcontext context;
+    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+        return REAL(cuCtxGetDevice)(device) == CUDA_SUCCESS;
     }
+    return REAL(cuStreamGetDevice)(stream, device) == CUDA_SUCCESS || /* not in drivers before 12.8 */
+           (REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && device_of_context(context, device));
+}
+
+/* Pools that nobody made are the devices' own. */
+static bool device_of_pool(CUmemoryPool pool, CUdevice *device) {
+    int count = 0;
+    CUmemoryPool own;
+    REAL(cuDeviceGetCount)(&count);
+    for (*device = 0; *device < count; ++*device) {
+        if (REAL(cuDeviceGetDefaultMemPool)(&own, *device) == CUDA_SUCCESS && own == pool) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct account *account_on(CUmemoryPool pool, CUdevice device) {
     uint32_t gpu = gpu_of_device(device);
     pthread_mutex_lock(&lock);
     struct account *account = gpu != NO_GPU ? account_open(pool, gpu) : account_of(pool);
@@ -181,17 +232,20 @@ static struct account *current_account(CUstream stream) {
     return account;
 }
 
-static struct account *named_account(CUmemoryPool pool) {
-    struct place place;
+static struct account *current_account(CUdevice device) {
+    CUmemoryPool pool;
+    return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS ? account_on(pool, device) : NULL;
+}
+
+static struct account *named_account(CUmemoryPool pool, CUdevice stream_device) {
+    CUdevice device;
     pthread_mutex_lock(&lock);
     struct account *account = account_of(pool);
     pthread_mutex_unlock(&lock);
-    if (account == NULL && place_of_current(&place) && place.gpu != NO_GPU) { /* a default pool, or one made elsewhere */
-        pthread_mutex_lock(&lock);
-        account = account_open(pool, place.gpu);
-        pthread_mutex_unlock(&lock);
+    if (account != NULL) {
+        return account;
     }
-    return account;
+    return account_on(pool, device_of_pool(pool, &device) ? device : stream_device);
 }
 
 static CUresult call_current(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
@@ -212,21 +266,22 @@ static CUresult call_pool_per_thread(CUdeviceptr *address, size_t bytes, CUmemor
     return REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream);
 }
 
+/* Without a device the driver refuses by itself. */
 static CUresult allocate_current(CUdeviceptr *address, size_t bytes, CUstream stream, bool per_thread, allocate_function call) {
-    struct place place;
-    if (address == NULL || !place_of_current(&place) || is_capturing(stream, per_thread)) {
+    CUdevice device;
+    if (address == NULL || is_capturing(stream, per_thread) || !device_of_stream(stream, &device)) {
         return call(address, bytes, NULL, stream);
     }
-    return allocate_from(current_account(stream), address, bytes, stream, call);
+    return allocate_from(current_account(device), address, bytes, stream, call);
 }
 
 static CUresult allocate_named(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream, bool per_thread,
                                allocate_function call) {
-    struct place place;
-    if (address == NULL || pool == NULL || !place_of_current(&place) || is_capturing(stream, per_thread)) {
+    CUdevice device;
+    if (address == NULL || pool == NULL || is_capturing(stream, per_thread) || !device_of_stream(stream, &device)) {
         return call(address, bytes, pool, stream);
     }
-    return allocate_from(named_account(pool), address, bytes, stream, call);
+    return allocate_from(named_account(pool, device), address, bytes, stream, call);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {

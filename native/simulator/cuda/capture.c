@@ -226,15 +226,14 @@ static CUresult add_node(struct capture *capture, const struct operation *operat
     struct node **last = result == CUDA_SUCCESS ? malloc(sizeof(struct node *)) : NULL;
     CUgraphEdgeData *data = result == CUDA_SUCCESS ? calloc(1, sizeof *data) : NULL;
     if (result == CUDA_SUCCESS) {
-        result = last != NULL && data != NULL ? node_new(sequence->graph, operation, &node) : CUDA_ERROR_OUT_OF_MEMORY;
+        result = last != NULL && data != NULL
+                     ? node_new(sequence->graph, operation, capture->nodes, capture->data, capture->count, &node)
+                     : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result != CUDA_SUCCESS) {
         free(last);
         free(data);
         return result;
-    }
-    for (size_t i = 0; i < capture->count; i++) {
-        node_depend(node, capture->nodes[i], &capture->data[i]);
     }
     last[0] = node;
     capture_set_nodes(capture, last, data, 1);

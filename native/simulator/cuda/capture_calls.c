@@ -1,8 +1,6 @@
 /* The calls that begin and end captures, and that ask about them. */
 #include "capture_sequence.h"
 
-#include <stdlib.h>
-
 /* ---- beginning and ending ---- */
 
 static CUresult check_begin(CUstream handle, CUstreamCaptureMode mode, struct stream **stream) {
@@ -71,37 +69,12 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_hand
     return result;
 }
 
-enum { OUTSIDE, REACHED };
-
-/* Marks all that the origin's last nodes depend on; work of another member outside of that was never joined. */
+/* Work of another member that the origin's last nodes do not depend on was never joined. */
 static bool is_joined(const struct sequence *sequence, const struct capture *origin) {
-    const struct graph *graph = sequence->graph;
-    struct node **stack = malloc((graph->node_count + 1) * sizeof *stack);
-    size_t depth = 0;
-    if (stack == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < graph->node_count; i++) {
-        graph->nodes[i]->mark = OUTSIDE;
-    }
-    for (size_t i = 0; i < origin->count; i++) {
-        origin->nodes[i]->mark = REACHED;
-        stack[depth++] = origin->nodes[i];
-    }
-    while (depth > 0) {
-        const struct node *node = stack[--depth];
-        for (size_t i = 0; i < node->edge_count; i++) {
-            if (node->edges[i].from->mark == OUTSIDE) {
-                node->edges[i].from->mark = REACHED;
-                stack[depth++] = node->edges[i].from;
-            }
-        }
-    }
-    free(stack);
-    bool joined = true;
+    bool joined = graph_mark_before(sequence->graph, origin->nodes, origin->count);
     for (const struct capture *member = sequence->members; member != NULL; member = member->next) {
         for (size_t i = 0; i < member->count; i++) {
-            joined = joined && member->nodes[i]->mark == REACHED;
+            joined = joined && member->nodes[i]->mark;
         }
     }
     return joined;

@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -51,7 +50,7 @@ struct event_mark event_mark(const struct event *event) {
 
 void event_record(struct event *event, struct stream *stream, uint64_t ticket) {
     struct event_state *state = event->state;
-    uint64_t point = stream_end(stream), now = sim_clock_ns();
+    uint64_t point = stream_end(stream), now = has_timing(event) ? sim_clock_ns() : 0;
     /* A point that lies behind needs no history of device time to be found in later. */
     bool reached = has_timing(event) && sim_engine_reached(&driver.process, state->domain, point);
     atomic_store(&state->point, point);

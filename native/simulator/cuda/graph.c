@@ -38,50 +38,6 @@ void graph_call_later(CUhostFn function, void *data) {
     }
 }
 
-/* ---- the addresses of memory nodes ---- */
-
-/* An allocation that a launch made and nobody freed is the program's, even when the graph is gone: it becomes one like
- * cuMemAllocAsync's. Runs when no deferred work can use the address any more. */
-static void reservation_end(void *data) {
-    struct reservation *reservation = data;
-    struct device *device;
-    CUdeviceptr start;
-    struct block *block = arena_find(reservation->address, &device, &start);
-    if (block != NULL && atomic_load(&block->charged)) {
-        atomic_store(&block->kind, BLOCK_POOLED);
-    } else if (block != NULL) {
-        pool_discard_address(reservation->device->graph_pool, reservation->address);
-    }
-    free(reservation);
-}
-
-static void reservation_drop(struct reservation *reservation) {
-    if (reservation != NULL && --reservation->references == 0) {
-        graph_call_later(reservation_end, reservation);
-    }
-}
-
-static CUresult reserve(struct node *node) {
-    struct operation *operation = &node->operation;
-    struct reservation *reservation = calloc(1, sizeof *reservation);
-    if (reservation == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = pool_reserve_address(operation->memory.pool, operation->memory.bytes, &reservation->address);
-    struct device *device;
-    CUdeviceptr start;
-    if (result != CUDA_SUCCESS || arena_find(reservation->address, &device, &start) == NULL) {
-        free(reservation);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    reservation->references = 1;
-    reservation->device = device;
-    reservation->bytes = operation->memory.bytes;
-    operation->memory.address = reservation->address;
-    node->reservation = reservation;
-    return CUDA_SUCCESS;
-}
-
 /* ---- nodes ---- */
 
 static const CUgraphNodeType node_types[] = {
@@ -197,14 +153,21 @@ static struct node *node_append(struct graph *graph) {
     return node;
 }
 
-CUresult node_new(struct graph *graph, const struct operation *operation, struct node **made) {
+CUresult node_new(struct graph *graph, const struct operation *operation, struct node *const *dependencies,
+                  const CUgraphEdgeData *data, size_t count, struct node **made) {
+    if (operation->kind == OPERATION_FREE && !graph_may_free(graph, operation->memory.address)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     struct node *node = node_append(graph);
     if (node == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = node_set_operation(node, operation);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = node_depend(node, dependencies[i], data != NULL ? &data[i] : NULL);
+    }
     if (result == CUDA_SUCCESS && operation->kind == OPERATION_ALLOCATE) {
-        result = reserve(node);
+        result = reservation_take(node);
     }
     if (result != CUDA_SUCCESS) {
         node_delete(node);
@@ -378,7 +341,7 @@ struct node *graph_find_clone(const struct graph *clone, const struct node *orig
     return NULL;
 }
 
-enum { UNSEEN, OPEN, PLACED };
+enum { UNSEEN, OPEN, PLACED }; /* a node's mark; PLACED is what callers see as true */
 
 /* Depth first along the dependencies, without recursion: a graph may be one long chain. `position` counts the edges of an
  * open node that were followed. */
@@ -421,4 +384,31 @@ CUresult graph_sort(struct graph *graph) {
     free(graph->order);
     graph->order = order;
     return CUDA_SUCCESS;
+}
+
+bool graph_mark_before(const struct graph *graph, struct node *const *last, size_t count) {
+    struct node **stack = malloc((graph->node_count + 1) * sizeof *stack);
+    size_t depth = 0;
+    if (stack == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < graph->node_count; i++) {
+        graph->nodes[i]->mark = UNSEEN;
+    }
+    for (size_t i = 0; i < count; i++) {
+        last[i]->mark = PLACED;
+        stack[depth++] = last[i];
+    }
+    while (depth > 0) {
+        const struct node *node = stack[--depth];
+        for (size_t i = 0; i < node->edge_count; i++) {
+            struct node *before = node->edges[i].from;
+            if (before->mark == UNSEEN) {
+                before->mark = PLACED;
+                stack[depth++] = before;
+            }
+        }
+    }
+    free(stack);
+    return true;
 }

@@ -8,6 +8,7 @@
 struct reservation { /* the address of a memory node, shared by the graph and what was instantiated from it */
     int references;
     struct device *device;
+    struct pool *pool;
     CUdeviceptr address;
     size_t bytes;
 };
@@ -73,14 +74,24 @@ bool graph_has_memory(const struct graph *graph); /* memory nodes */
 CUresult graph_sort(struct graph *graph);
 struct node *graph_find_clone(const struct graph *clone, const struct node *original);
 
+/* Sets node->mark for those nodes, whatever they depend on, and no others. False when there is no memory for it. */
+bool graph_mark_before(const struct graph *graph, struct node *const *last, size_t count);
+
 /* Takes a copy of the operation; a child graph is cloned. */
-CUresult node_new(struct graph *graph, const struct operation *operation, struct node **node);
+CUresult node_new(struct graph *graph, const struct operation *operation, struct node *const *dependencies,
+                  const CUgraphEdgeData *data, size_t count, struct node **node);
 void node_delete(struct node *node);
 CUresult node_set_operation(struct node *node, const struct operation *operation);
 CUresult node_depend(struct node *node, struct node *from, const CUgraphEdgeData *data);
 CUgraphNodeType node_type(const struct node *node);
 /* Checks an operation that is to become a node: what a stream would refuse, a graph refuses as well. */
 CUresult node_check(const struct operation *operation);
+
+/* graph_memory.c: gives a new OPERATION_ALLOCATE its address, and gives it up again. */
+CUresult reservation_take(struct node *node);
+void reservation_drop(struct reservation *reservation);
+/* An address of the graph's own must be allocated in it as often as it is freed; another graph's may be freed once. */
+bool graph_may_free(const struct graph *graph, CUdeviceptr address);
 
 /* graph_params.c: the driver's own description of a node as an operation, and back. */
 CUresult operation_from_params(const CUgraphNodeParams *params, struct operation *operation);

@@ -3,7 +3,6 @@
 #include "capture.h"
 #include "launch_attribute.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define KNOWN_FLAGS                                                                            \

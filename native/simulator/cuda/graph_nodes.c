@@ -20,16 +20,6 @@ static CUresult check_dependencies(const struct graph *graph, const CUgraphNode 
     return CUDA_SUCCESS;
 }
 
-static bool frees_again(const struct graph *graph, const struct operation *operation) {
-    for (size_t i = 0; i < graph->node_count; i++) {
-        const struct operation *other = &graph->nodes[i]->operation;
-        if (other->kind == OPERATION_FREE && other->memory.address == operation->memory.address) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static CUresult add_locked(struct graph *graph, const CUgraphNode *dependencies, const CUgraphEdgeData *data,
                            size_t count, const CUgraphNodeParams *params, struct node **node) {
     struct operation operation;
@@ -37,22 +27,9 @@ static CUresult add_locked(struct graph *graph, const CUgraphNode *dependencies,
     if (result == CUDA_SUCCESS) {
         result = operation_from_params(params, &operation);
     }
-    if (result == CUDA_SUCCESS && operation.kind == OPERATION_FREE && frees_again(graph, &operation)) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS) {
-        result = node_new(graph, &operation, node);
-    }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        result = node_depend(*node, (struct node *)dependencies[i], data != NULL ? &data[i] : NULL);
-    }
-    if (result != CUDA_SUCCESS) {
-        node_delete(*node);
-    }
-    return result;
+    return result == CUDA_SUCCESS
+               ? node_new(graph, &operation, (struct node *const *)dependencies, data, count, node)
+               : result;
 }
 
 static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,

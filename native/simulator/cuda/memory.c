@@ -7,6 +7,10 @@
 static CUresult allocate(struct context *context, size_t bytes, enum block_kind kind, CUdeviceptr *address) {
     struct device *device = context->device;
     uint64_t units = units_of(bytes);
+    CUresult allowed = capture_check();
+    if (allowed != CUDA_SUCCESS) {
+        return allowed;
+    }
     if (!sim_memory_claim(&driver.process, device->domain, units)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -98,7 +102,8 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
     if (result != CUDA_SUCCESS || address == 0) {
         return result;
     }
-    return memory_free(address);
+    result = capture_check();
+    return result == CUDA_SUCCESS ? memory_free(address) : result;
 }
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {

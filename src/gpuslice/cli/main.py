@@ -15,6 +15,7 @@ from gpuslice.model.errors import GpusliceError
 
 #: name -> (module, one line for the list of commands)
 _COMMANDS: Final = {
+    "admit": ("gpuslice.cli.admit", "What the admission webhook would make of manifests."),
     "agent": ("gpuslice.cli.agent", "The agent of this node; also `gpusliced`."),
     "ps": ("gpuslice.cli.ps", "The sessions, and what they use."),
     "run": ("gpuslice.cli.run", "Run a program inside its slice of a GPU."),

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from gpuslice.node.messages import GpuView, SessionView
 
-_NUMBERS: Final = ("Limit", "Held", "Overhead", "Peak", "Processes", "Allocations", "Denials", "Breaches", "Age", "TTL")
-
+_AMOUNTS: Final = ("Limit", "Held", "Overhead", "Peak")
+_COUNTS: Final = ("Allocations", "Denials", "Breaches")
+#: In a table that is too wide for the screen, what is left out first.
 _EXPENDABLE: Final = ("Breaches", "Allocations", "Overhead", "Peak", "Processes", "Age", "TTL", "Denials")
 
 
@@ -27,15 +28,13 @@ def print_sessions(sessions: Sequence[SessionView], *, wide: bool = False) -> No
         return
     names = ("Name",) if wide else ()
     more = ("Owner", "On breach", "Commands") if wide else ()
-    table = output.table("Session", *names, "State", "GPU", right=_NUMBERS)
+    table = output.table("Session", *names, "State", "GPU", right=(*_AMOUNTS, "Processes", *_COUNTS, "Age", "TTL"))
     for title in more:
         table.add_column(title, overflow="fold")
     for session in sessions:
         for index, gpu in enumerate(session.gpus):
             row = [session.id, *([session.name] if wide else []), session.state, gpu_name(gpu, whole=wide)]
-            row += _amounts(gpu)
-            row += [str(_processes_on(session, index)), str(gpu.allocations), str(gpu.denials), str(gpu.breaches)]
-            row += [age(session), time_left(session)]
+            row += [*_amounts(gpu), str(_processes_on(session, index)), *_counts(gpu), age(session), time_left(session)]
             if wide:
                 row += [_owner(session), session.on_breach, _commands(session, index)]
             table.add_row(*row)
@@ -58,12 +57,10 @@ def print_session(session: SessionView) -> None:
     ):
         console.print(f"{title + ':':<11}{value}")
     console.print()
-    gpus = output.table("GPU", right=("Limit", "Held", "Overhead", "Peak", "Allocations", "Denials", "Breaches"))
+    gpus = output.table("GPU", "UUID", right=_AMOUNTS + _COUNTS)
     for gpu in session.gpus:
-        gpus.add_row(
-            gpu_name(gpu, whole=True), *_amounts(gpu), str(gpu.allocations), str(gpu.denials), str(gpu.breaches)
-        )
-    console.print(gpus)
+        gpus.add_row(short_model(gpu.model), gpu.uuid, *_amounts(gpu), *_counts(gpu))
+    console.print(output.fit(gpus, console, ("GPU", "Breaches", "Overhead", "Allocations", "Peak")))
     console.print()
     if not session.processes:
         console.print("No process is in it.")
@@ -101,6 +98,10 @@ def time_left(session: SessionView) -> str:
 
 def _amounts(gpu: GpuView) -> list[str]:
     return [format_bytes(amount) for amount in (gpu.limit_bytes, gpu.held_bytes, gpu.overhead_bytes, gpu.peak_bytes)]
+
+
+def _counts(gpu: GpuView) -> list[str]:
+    return [str(count) for count in (gpu.allocations, gpu.denials, gpu.breaches)]
 
 
 def _processes_on(session: SessionView, gpu: int) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import select
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from gpuslice.cli import agents, output, parameters
 
@@ -21,14 +23,21 @@ if TYPE_CHECKING:
     from gpuslice.node.client import AgentClient
 
 
+_SHORTEST_PAUSE: Final = 0.1
+
+
 @click.command("top")
 @click.option(
     "--interval", metavar="DURATION", callback=parameters.duration, default="1s", show_default=True,
     help="How often to look.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="How to print; as JSON, each look is a line.",
+)  # fmt: skip
 @parameters.state_option
-def command(interval: float, once: bool, state: Path | None) -> None:
+def command(interval: float, once: bool, form: str, state: Path | None) -> None:
     """Watch the GPUs and the sessions on them.
 
     Leave with q or Ctrl-C. Into a pipe or a file, it prints one frame after the other.
@@ -37,23 +46,31 @@ def command(interval: float, once: bool, state: Path | None) -> None:
     Example:
       gpuslice top
       gpuslice top --interval 5s
-      gpuslice top --once
+      gpuslice top --once -o json | jq '.sessions[].id'
     """
     client = agents.connect(state)
     console = output.console()
-    if once:
-        console.print(_frame(client, console))
-        return
-    pause = max(interval, 0.1)
-    try:
-        if console.is_terminal and sys.stdin.isatty():
+    pause = max(interval, _SHORTEST_PAUSE)
+    with suppress(KeyboardInterrupt):
+        if form == "table" and not once and console.is_terminal and sys.stdin.isatty():
             _watch(client, console, pause)
-        else:
-            while True:
+            return
+        while True:
+            if form == "json":
+                click.echo(json.dumps(_look(client)))
+            else:
                 console.print(_frame(client, console))
-                time.sleep(pause)
-    except KeyboardInterrupt:
-        return
+            if once:
+                return
+            time.sleep(pause)
+
+
+def _look(client: AgentClient) -> dict[str, object]:
+    return {
+        "time": time.time(),
+        "agent": msgspec.to_builtins(client.status()),
+        "sessions": [agents.without_token(session) for session in client.list()],
+    }
 
 
 def _frame(client: AgentClient, console: Console) -> Group:

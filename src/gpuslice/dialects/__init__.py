@@ -1,1 +1,1 @@
-"""Ways of asking for a GPU, one module each. A dialect turns what a container says into requests and knows no backend."""
+"""Ways of asking for a GPU, one module each: from what a container says to requests. A dialect knows no backend."""

@@ -1,7 +1,7 @@
 """CastSlice: `nvidia.com/gpu` on a pod that is annotated for optimization becomes slots of a shared GPU.
 
-The number of slots is that of `castops.io/slice-ratio`, else the preset of `castops.io/workload-type`, else the default; it
-does not depend on how many GPUs the container asked for.
+The number of slots is that of `castops.io/slice-ratio`, else the preset of `castops.io/workload-type`, else the
+default; it does not depend on how many GPUs the container asked for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""KAI Scheduler: a pod's annotation `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount of it in MiB, and
-`gpu-fraction-num-devices` says on how many GPUs. One container gets it: the first, or `gpu-fraction-container-name`.
+"""KAI Scheduler: a pod's annotation `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount of it in
+MiB, and `gpu-fraction-num-devices` says on how many GPUs. One container gets it: the first, or
+`gpu-fraction-container-name`.
 """
 
 from __future__ import annotations

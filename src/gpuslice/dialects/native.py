@@ -1,8 +1,9 @@
 """gpuslice's own dialect.
 
-A container's limits say `gpuslice.io/memory` and `gpuslice.io/cores`. Or the pod's annotation `gpuslice.io/fraction` gives a
-part of a GPU, memory and cores alike, to the containers that `gpuslice.io/containers` names, else to the first. The
-annotations `gpuslice.io/gpu-model` and `gpuslice.io/sharing` hold for all of the pod.
+A container's limits say `gpuslice.io/memory` and `gpuslice.io/cores`. Or the pod's annotation
+`gpuslice.io/fraction` gives a part of a GPU, memory and cores alike, to the containers that
+`gpuslice.io/containers` names, else to the first. The annotations `gpuslice.io/gpu-model` and `gpuslice.io/sharing`
+hold for all of the pod.
 """
 
 from __future__ import annotations

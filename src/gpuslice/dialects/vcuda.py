@@ -1,7 +1,7 @@
 """vcuda, the dialect of Tencent's gpu-manager: cores in hundredths of a GPU, memory in units of 256 MiB.
 
-Less than 100 cores is a share of one GPU and needs memory; a multiple of 100 is that many whole GPUs, whatever memory is
-asked beside it, as gpu-manager has it.
+Less than 100 cores is a share of one GPU and needs memory; a multiple of 100 is that many whole GPUs, whatever
+memory is asked beside it, as gpu-manager has it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read(place: Place, _reader: Reader) -> Asked:
         raise RequestError(
             fields.resource_field(place, CORE),
             f"{cores} is neither 1 to 100 nor a multiple of 100",
-            f"write {cores // 100 * 100} or {-(-cores // 100) * 100} for whole GPUs, or less than 100 for a share of one",
+            f"write {cores // 100 * 100} or {-(-cores // 100) * 100} for whole GPUs, or up to 100 for one",
         )
     if cores >= 100:
         return Asked(requests=(whole_gpus(cores // 100),), resources=resources)

@@ -1,8 +1,8 @@
 """How a GPU looks to Kubernetes: the names that admission asks for and the node agent publishes, in one place.
 
-A GPU is published under DRIVER as one shared device of type `gpu`, with the capacities `memory` and `cores`, and as its MIG
-partitions, devices of type `mig`. Of a capacity that a claim does not ask for, a share takes the default that the agent
-publishes: all of the memory, and no reserved cores (which leaves the compute unlimited).
+A GPU is published under DRIVER as one shared device of type `gpu`, with the capacities `memory` and `cores`, and as
+its MIG partitions, devices of type `mig`. Of a capacity that a claim does not ask for, a share takes the default
+that the agent publishes: all of the memory, and no reserved cores (which leaves the compute unlimited).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ATTRIBUTE_UUID: Final = "uuid"
 CAPACITY_MEMORY: Final = "memory"
 CAPACITY_CORES: Final = "cores"
 
-#: Memory is given out in steps of this size. Parts of a GPU are rounded down to it, so that they add up to no more than the
-#: GPU; amounts of bytes are rounded up, so that nobody gets less than was asked.
+#: Memory is given out in steps of this size. Parts of a GPU are rounded down to it, so that they add up to no more
+#: than the GPU; amounts of bytes are rounded up, so that nobody gets less than was asked.
 MEMORY_STEP: Final = 1024**2
 
 #: The extended resources of the node agent's device plugin: slots of a GPU, and whole GPUs.

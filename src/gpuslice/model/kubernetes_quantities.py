@@ -6,7 +6,6 @@ import re
 from fractions import Fraction
 from typing import Final
 
-
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?", re.ASCII
 )

@@ -1,12 +1,12 @@
 """Policies: which pods a rule is for, and what it says about their GPUs.
 
-Of all rules that match a pod exactly one decides, whole: nothing is merged, so what a pod gets can be read in one place.
-The order, first match wins:
+Exactly one rule decides about a pod, whole: nothing is merged, so what a pod gets can be read in one place. Each policy
+speaks with the first of its rules that matches. Of the policies that speak, the one decides that has
 
-1. the higher `priority` of the policy;
-2. the more specific match: a named namespace before a named service account before more namespace labels before more pod
-   labels before an expression;
-3. the policy's name, then the rule's place in it.
+1. the higher `priority`;
+2. the more specific rule: a named namespace before a named service account before more namespace labels before more
+   pod labels before an expression;
+3. the name that comes first in the alphabet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.model.selectors import LabelSelector
+from gpuslice.model.selectors import EVERYTHING, LabelSelector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +46,8 @@ class Match:
     """Every condition that is given must hold. With none, every pod matches."""
 
     namespaces: frozenset[str] = frozenset()
-    namespace_labels: LabelSelector = LabelSelector()
-    pod_labels: LabelSelector = LabelSelector()
+    namespace_labels: LabelSelector = EVERYTHING
+    pod_labels: LabelSelector = EVERYTHING
     #: `name`, or `namespace/name`.
     service_accounts: frozenset[str] = frozenset()
     #: CEL over `pod`, `namespace` and `user`.
@@ -112,11 +112,6 @@ class Rule:
     def label(self) -> str:
         """As people and metrics name it: `team-a/training`."""
         return f"{self.policy}/{self.name}" if self.policy else self.name
-
-    @property
-    def precedence(self) -> tuple[object, ...]:
-        """Sorts the rule that decides before those that it beats."""
-        return (-self.priority, tuple(-part for part in self.match.specificity), self.policy, self.position)
 
 
 #: What holds for a pod that no rule matches.

@@ -22,8 +22,8 @@ class RequestError(GpusliceError):
 class Request:
     """A share of each of `devices` GPUs. What is None was not said, and policy or the backend decides it.
 
-    Memory is an amount of bytes or a part of the GPU, cores a percentage of its compute. A MIG profile or a number of slots
-    stands alone.
+    Memory is an amount of bytes or a part of the GPU, cores a percentage of its compute. A MIG profile or a number
+    of slots stands alone.
     """
 
     memory_bytes: int | None = None

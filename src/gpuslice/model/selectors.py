@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,3 +58,7 @@ class LabelSelector:
 
     def __bool__(self) -> bool:
         return bool(self.requirements)
+
+
+#: The selector without requirements.
+EVERYTHING: Final = LabelSelector()

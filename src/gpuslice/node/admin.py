@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuslice.node.attached import Identity
     from gpuslice.node.audit import Audit
     from gpuslice.node.crosscheck import CrossCheck
+    from gpuslice.node.records import GpuRecord
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Session
     from gpuslice.node.sockets import Peer
@@ -87,8 +88,7 @@ class Admin:
     async def _serve(self, request: messages.Request, peer: Peer) -> object:
         match request:
             case messages.Create():
-                await self._check.first_look()
-                return self._view(self._create(request, peer), peer)
+                return self._view(await self._create(request, peer), peer)
             case messages.List():
                 return await self._list(peer)
             case messages.Show():
@@ -112,7 +112,7 @@ class Admin:
                 await asyncio.sleep(0)
         return shown
 
-    def _create(self, request: messages.Create, peer: Peer) -> Session:
+    async def _create(self, request: messages.Create, peer: Peer) -> Session:
         try:
             name = check_name(request.name) if request.name else ""
         except ValueError as error:
@@ -124,7 +124,7 @@ class Admin:
             raise AgentError("bad_ttl", "the time to live must be above 0 and below 100 years", field="ttl_seconds")
         if not 0 <= grace <= _MAX_SECONDS:
             raise AgentError("bad_grace", "the grace must not be negative", field="grace_seconds")
-        gpus = shares.resolve(request.gpus, request.limit, self._check.machine)
+        gpus = await self._resolve(request)
         owner, owner_pidfd = (None, None) if request.owner_pid is None else _owner(request.owner_pid, peer)
         record = SessionRecord(
             id="",
@@ -152,6 +152,17 @@ class Admin:
             "create", session_id=session.id, pid=peer.pid, uid=peer.uid, size=sum(gpu.limit_bytes for gpu in gpus)
         )
         return session
+
+    async def _resolve(self, request: messages.Create) -> list[GpuRecord]:
+        """The GPUs that the request means; NVML is asked anew before one is said to be unknown."""
+        await self._check.first_look()
+        try:
+            return shares.resolve(request.gpus, request.limit, self._check.machine)
+        except AgentError as error:
+            if error.code not in ("unknown_gpu", "no_gpus"):
+                raise
+        await self._check.look_again()
+        return shares.resolve(request.gpus, request.limit, self._check.machine)
 
     def _limit(self, request: messages.Limit, peer: Peer) -> Session:
         session = self._own(request.id, peer)

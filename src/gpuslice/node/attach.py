@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import is_id
-from gpuslice.node import cells, page, processes, sockets
+from gpuslice.node import page, processes, sockets
 from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
 from gpuslice.node.registry import boottime
 
@@ -49,12 +49,14 @@ _CODES: Final = {
 class _Pending:
     """A connection that has not said all of its request."""
 
-    __slots__ = ("connection", "received", "since")
+    __slots__ = ("connection", "descriptor", "received", "since", "watched")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.descriptor = connection.fileno()
         self.received = b""
         self.since = boottime()
+        self.watched = False
 
 
 class AttachServer:
@@ -98,10 +100,12 @@ class AttachServer:
             connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
             if len(self._pending) >= self._max_pending:
                 self._drop(next(iter(self._pending.values())))
-            pending = self._pending[connection.fileno()] = _Pending(connection)
+            pending = _Pending(connection)
+            self._pending[pending.descriptor] = pending
             self._receive(pending)  # the request is usually there already
-            if self._pending.get(connection.fileno()) is pending:
-                self._loop.add_reader(connection, self._receive, pending)
+            if self._pending.get(pending.descriptor) is pending:
+                pending.watched = True
+                self._loop.add_reader(pending.descriptor, self._receive, pending)
 
     def _make_room(self) -> None:
         """No descriptor is left. Whoever has not asked for longest goes; if there is none, we wait and do not spin."""
@@ -123,8 +127,9 @@ class AttachServer:
         pending.connection.close()
 
     def _forget(self, pending: _Pending) -> None:
-        self._loop.remove_reader(pending.connection)
-        del self._pending[pending.connection.fileno()]
+        if pending.watched:
+            self._loop.remove_reader(pending.descriptor)
+        del self._pending[pending.descriptor]
 
     def sweep(self) -> None:
         """Lets those go that never said what they want. They are in the order in which they came."""
@@ -170,7 +175,14 @@ class AttachServer:
             broken = AttachRefusedError(page.ATTACH_BROKEN, f"the agent cannot serve it: {reason}")
             self._refuse(connection, broken, session_id, peer)
         else:
-            self._audit.write("attach", session_id=session.id, pid=peer.pid, uid=peer.uid, slot=process.slot)
+            # Of many that start together, all are answered first.
+            self._loop.call_soon(self._follow, process, connection, peer)
+
+    def _follow(self, process: Process, connection: socket.socket, peer: Peer) -> None:
+        session_id = process.session.id
+        self._audit.write("attach", session_id=session_id, pid=peer.pid, uid=peer.uid, slot=process.slot)
+        if process.connection is connection:
+            self._loop.add_reader(connection.fileno(), self._connection_ended, process)
 
     def _find(self, session_id: str, request: page.Attach | None) -> Session:
         if request is None:
@@ -204,7 +216,6 @@ class AttachServer:
             self._registry.detach(process, "not answered")
             raise
         process.connection = connection
-        self._loop.add_reader(connection, self._connection_ended, process)
         return process
 
     def _send(self, connection: socket.socket, session: Session, slot: int) -> None:
@@ -215,9 +226,9 @@ class AttachServer:
             slot=slot,
             gpu_count=session.gpu_count,
         )
-        control = self._view.open(f"{session.folder.name}/control")
+        control = self._view.open(session.control_name)
         try:
-            tenant_cells = cells.open_for_tenant(session.folder / "cells")
+            tenant_cells = session.cells.open_for_tenant()
             try:
                 rights = array.array("i", [control, tenant_cells])
                 connection.sendmsg([bytes(answer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -251,7 +262,7 @@ class AttachServer:
     def _connection_ended(self, process: Process) -> None:
         """The process ended (then its pidfd says so too), became another program, or closed what it did not know."""
         assert process.connection is not None
-        self._loop.remove_reader(process.connection)
+        self._loop.remove_reader(process.connection.fileno())
         process.connection.close()
         process.connection = None
         self.check_still_mapped(process)

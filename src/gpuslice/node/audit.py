@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Refusals that are written in a second: a stranger who knocks all day does not fill the disk.
 _REFUSALS: Final = 20
+#: What every process does: in the log only with GPUSLICE_DEBUG. Writing a line takes longer than an attach.
+_FREQUENT: Final = ("attach", "detach")
 
 
 class Audit:
@@ -63,7 +65,8 @@ class Audit:
             self.dropped += 1
             return
         shown = {name: value for name, value in event.items() if value is not None and name != "operation"}
-        (self._log.info if result == "ok" else self._log.warning)(operation, operation=operation, **shown)
+        tell = self._log.warning if result != "ok" else self._log.debug if operation in _FREQUENT else self._log.info
+        tell(operation, operation=operation, **shown)
         if self._path is not None:
             self._write({"time": datetime.now(UTC).isoformat(), **event})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.node import processes
 
@@ -12,17 +13,27 @@ if TYPE_CHECKING:
     from gpuslice.node.session import Session
 
 
+_STRANGER_SECONDS: Final = 2.0
+
+
 class Belonging:
     """Looks for traces: a parent, the environment it was started with, a container."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._own_cgroup = processes.cgroup(os.getpid())
-        self._cgroups: dict[str, tuple[int, str | None]] = {}  # of one process of each session
+        self._own_container = processes.container(os.getpid())
+        self._strangers: dict[int, float] = {}  # until when they are taken for strangers
+        self._containers: dict[str, tuple[int, processes.Container | None]] = {}  # of one process of each session
 
     def session_of(self, pid: int) -> Session | None:
-        """The session, or None if nothing ties the process to one."""
-        return self._by_family(pid) or self._by_environment(pid) or self._by_cgroup(pid)
+        """The session, or None if nothing ties the process to one. Strangers are looked at again after a while."""
+        now = time.monotonic()
+        if self._strangers.get(pid, 0.0) > now:
+            return None
+        found = self._by_family(pid) or self._by_environment(pid) or self._by_container(pid)
+        if found is None:
+            self._strangers[pid] = now + _STRANGER_SECONDS
+        return found
 
     def _by_family(self, pid: int) -> Session | None:
         owners = {
@@ -42,23 +53,26 @@ class Belonging:
         named = processes.environment_variable(pid, "GPUSLICE_SESSION")
         return self._registry.sessions.get(named) if named else None
 
-    def _by_cgroup(self, pid: int) -> Session | None:
-        """A container has a cgroup of its own. That of the agent, or the root, says nothing."""
-        wanted = processes.cgroup(pid)
-        if wanted is None or wanted == self._own_cgroup:
+    def _by_container(self, pid: int) -> Session | None:
+        """All processes of a container are in its session. The agent's own container says nothing."""
+        wanted = processes.container(pid)
+        if wanted is None or wanted == self._own_container:
             return None
         for session in self._registry.sessions.values():
-            if session.processes and self._cgroup_of(session) == wanted:
+            if session.processes and self._container_of(session) == wanted:
                 return session
         return None
 
-    def _cgroup_of(self, session: Session) -> str | None:
-        known = self._cgroups.get(session.id)
+    def _container_of(self, session: Session) -> processes.Container | None:
+        known = self._containers.get(session.id)
         if known is None or known[0] not in self._registry.processes:
             pid = next(iter(session.processes.values())).pid
-            known = self._cgroups[session.id] = (pid, processes.cgroup(pid))
+            known = self._containers[session.id] = (pid, processes.container(pid))
         return known[1]
 
     def forget_released(self) -> None:
-        for session_id in self._cgroups.keys() - self._registry.sessions.keys():
-            del self._cgroups[session_id]
+        """Keeps nothing of what is gone."""
+        now = time.monotonic()
+        self._strangers = {pid: until for pid, until in self._strangers.items() if until > now}
+        for session_id in self._containers.keys() - self._registry.sessions.keys():
+            del self._containers[session_id]

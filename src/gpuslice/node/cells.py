@@ -15,7 +15,6 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuslice.node import page
-from gpuslice.node.errors import BrokenSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,12 +43,17 @@ class CellsFile:
     """A session's cells, by descriptor."""
 
     def __init__(self, path: Path, gpu_count: int) -> None:
+        self._path = str(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._gpu_count = gpu_count
         self._allocated = 0  # slots whose cells have memory behind them
         status = os.fstat(self._descriptor)
         self.inode = status.st_ino
         self.damaged = status.st_size != page.cells_bytes(gpu_count)
+
+    def open_for_tenant(self) -> int:
+        """A descriptor to pass on. Never the agent's own: what a tenant sets on it (O_APPEND) would hold for both."""
+        return os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def ensure(self, slot: int) -> None:
         """Gives the slot's cells memory: a tenant that writes to a full disk would be killed by SIGBUS."""
@@ -107,14 +111,6 @@ def write_cells(path: Path, gpu_count: int) -> None:
 
 def held(cells: Iterable[Cell]) -> int:
     return sum(cell.held for cell in cells)
-
-
-def open_for_tenant(path: Path) -> int:
-    """A descriptor to pass on."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise BrokenSessionError("cells is gone") from None
 
 
 def _believed(charged: int, laps: int, withdrawn: int, denied: int, overhead: int, peak: int) -> Cell:

@@ -42,8 +42,8 @@ class ControlPage:
             raise BrokenSessionError("control names other GPUs than session.json")
 
     def close(self) -> None:
-        del self.values, self.heartbeat
-        self._map.close()
+        """Lets go of the page. It is unmapped when nobody refers to it any more, and not under anybody's hands."""
+        del self.values, self.heartbeat, self._map
 
 
 def write_control(path: Path, values: page.Control) -> None:

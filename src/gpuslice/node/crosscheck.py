@@ -61,6 +61,7 @@ class CrossCheck:
         self._nvml = Nvml()
         self._belonging = Belonging(registry)
         self._looked = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._marks: dict[_Place, tuple[int, int, int]] = {}
         self._lower: dict[_Place, int] = {}  # an overhead below the one in force, seen once
         self._overheads: dict[_Place, int] = {}  # in force
@@ -77,6 +78,12 @@ class CrossCheck:
         except TimeoutError:
             self._log.warning("NVML does not answer", operation="crosscheck")
 
+    async def look_again(self) -> None:
+        """Asks NVML anew what the machine has: a MIG device may have been made since."""
+        self._looked.clear()
+        self._wanted.set()
+        await self.first_look()
+
     def index_of(self, uuid: str) -> str | None:
         return next((gpu.index for gpu in self.machine if gpu.uuid == uuid), None)
 
@@ -92,7 +99,8 @@ class CrossCheck:
         while True:
             started = time.monotonic()
             try:
-                if started >= next_inventory:
+                if started >= next_inventory or self._wanted.is_set():
+                    self._wanted.clear()
                     next_inventory = started + _INVENTORY_SECONDS
                     self.machine = await _in_thread(self._nvml.inventory)
                     if self.error:
@@ -107,8 +115,10 @@ class CrossCheck:
                 self.error, self.machine = str(error), []
             except Exception:  # noqa: BLE001 - told, and tried again
                 self._log.exception("the cross-check failed", operation="crosscheck")
-            self._looked.set()
-            await asyncio.sleep(max(0.01, self._interval - (time.monotonic() - started)))
+            if not self._wanted.is_set():
+                self._looked.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), max(0.01, self._interval - (time.monotonic() - started)))
 
     # ---- one look ----
 

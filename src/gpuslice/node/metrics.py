@@ -134,7 +134,6 @@ class AgentCollector(Collector):
             sessions=samples,
         )
 
-
     def _no_less(self, allocations: int) -> int:
         """A counter must not fall, and an attempt that was counted while it was under way may be taken back."""
         self._allocations = max(self._allocations, allocations)

@@ -7,6 +7,7 @@ by its start time.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import select
 from contextlib import contextmanager, suppress
@@ -122,13 +123,31 @@ def environment_variable(pid: int, name: str) -> str | None:
     return None
 
 
-def cgroup(pid: int) -> str | None:
-    """The process's cgroups, or None if it has none of its own: the root's say nothing about whom it belongs to."""
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What tells one container from another: its cgroups and its view of the file tree."""
+
+    cgroup: bytes
+    mounts: str
+
+
+def container(pid: int) -> Container | None:
+    """The container that a process is in; None if its cgroups or its mounts are the machine's."""
     try:
-        lines = _read(f"/proc/{pid}/cgroup", 1 << 16).decode(errors="replace").splitlines()
+        cgroup = _read(f"/proc/{pid}/cgroup", 1 << 16)
+        mounts = str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:
         return None
-    return "\n".join(lines) if any(not line.endswith(":/") for line in lines) else None
+    in_root = all(line.endswith(b":/") for line in cgroup.splitlines())
+    return None if in_root or mounts == _machine_mounts() else Container(cgroup, mounts)
+
+
+@functools.cache
+def _machine_mounts() -> str:
+    try:
+        return str(Path("/proc/1/ns/mnt").readlink())
+    except OSError:
+        return ""
 
 
 def maps_inode(pid: int, inode: int) -> bool | None:

@@ -244,13 +244,18 @@ class Registry:
 
     def _watch(self, process: Process) -> None:
         self.processes[process.pid] = process
-        self._loop.add_reader(process.pidfd, self.detach, process, "ended")
+        # Soon, not now: of many that start together, all are answered first. An end before that is seen all the same.
+        self._loop.call_soon(self._follow, process)
+
+    def _follow(self, process: Process) -> None:
+        if self.processes.get(process.pid) is process:
+            self._loop.add_reader(process.pidfd, self.detach, process, "ended")
 
     def _unwatch(self, process: Process) -> None:
         self._loop.remove_reader(process.pidfd)
         os.close(process.pidfd)
         if process.connection is not None:
-            self._loop.remove_reader(process.connection)
+            self._loop.remove_reader(process.connection.fileno())
             process.connection.close()
             process.connection = None
 

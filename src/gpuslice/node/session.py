@@ -102,6 +102,7 @@ class Session:
 
     def __init__(self, folder: Path, session_id: str | None = None) -> None:
         self.folder = folder
+        self.control_name = f"{folder.name}/control"
         self.record = read_record(folder / "session.json", session_id or folder.name)
         self.gpu_count = len(self.record.gpus)
         self.processes: dict[int, Process] = {}

@@ -228,7 +228,7 @@ def main(arguments: list[str]) -> None:
     graphs_with_memory_nodes()
     kernels_by_name()
     another_process_shares_memory()
-    print("done")
+    sys.stdout.write("done\n")
 
 
 if __name__ == "__main__":

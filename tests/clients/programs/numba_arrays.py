@@ -1,9 +1,13 @@
-"""numba-cuda with arrays, streams, events, memory of every kind it has, and a kernel. Run in its environment, on a
-simulated machine, which does not compute what numba compiles: only that it loads and launches is checked."""
+"""numba-cuda with arrays, streams, events, memory of every kind it has, and a kernel.
+
+Run in its environment, on a simulated machine, which does not compute what numba compiles: only that it loads and
+launches is checked.
+"""
 
 from __future__ import annotations
 
 import gc
+import sys
 
 import numpy as np
 from numba import cuda
@@ -73,7 +77,7 @@ def main() -> None:
     check_arrays()
     check_memory_info()
     check_kernel()
-    print("done")
+    sys.stdout.write("done\n")
 
 
 if __name__ == "__main__":

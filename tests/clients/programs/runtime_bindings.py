@@ -1,8 +1,11 @@
-"""The runtime API through NVIDIA's cuda-bindings (12 or 13), which bring a runtime of their own. Run in that environment,
-on a simulated machine."""
+"""The runtime API through NVIDIA's cuda-bindings (12 or 13), which bring a runtime of their own.
+
+Run in that environment, on a simulated machine.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from cuda.bindings import runtime
@@ -76,7 +79,7 @@ def main() -> None:
     streams_events_and_graphs()
     ask(runtime.cudaDeviceReset())
     memory()
-    print("done")
+    sys.stdout.write("done\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""Slices as slots: a count of an extended resource that the node agent's device plugin advertises, so many on each GPU.
+
+Slots are all alike, so this backend can ask for a part of some GPU and for whole GPUs, but not for a part of
+several, for one model, or for one slice in two containers. MIG partitions stay with the device plugin that already
+offers them.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from gpuslice.admission.granting import NotAllowedError
+from gpuslice.dialects.instaslice import resource_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuslice.admission.context import Context
+    from gpuslice.admission.granting import Grant
+    from gpuslice.admission.patching import PodEdit
+
+
+def write(grants: Sequence[Grant], edit: PodEdit, context: Context, target: str, *, whole_as_slots: bool) -> list[str]:
+    """Puts the slots in the place of what was asked, and returns what the user should know.
+
+    `whole_as_slots`: nvidia.com/gpu would be read as castslice when the pod is reviewed again.
+    """
+    warnings = []
+    for given in grants:
+        if given.slice.shared_in_pod:
+            raise _not_possible(given, "slots cannot be shared by containers")
+        if given.slice.gpu_model is not None:
+            raise _not_possible(given, f"slots are of any GPU, not of a {given.slice.gpu_model}")
+        resource, count = _resource(given, context, target, whole_as_slots=whole_as_slots)
+        change = edit.container(given.reading.place)
+        change.removed += [name for name in given.reading.asked.resources if name not in change.removed]
+        change.added[resource] = change.added.get(resource, 0) + count
+        memory = given.slice.memory
+        if isinstance(memory, int) and any(size < memory for size in context.gpu_sizes):
+            warnings.append(
+                f"{given.reading.signs[0]}: some GPUs of the cluster have less memory than this, and slots are of any "
+                "GPU; select the nodes, or use the backend dra"
+            )
+    return warnings
+
+
+def _resource(given: Grant, context: Context, target: str, *, whole_as_slots: bool) -> tuple[str, int]:
+    wanted = given.slice
+    if wanted.mig_profile is not None:
+        return resource_of(wanted.mig_profile), wanted.devices
+    if wanted.slots is not None:
+        return target, wanted.slots
+    if wanted.whole and not whole_as_slots:
+        return context.settings.whole_resource, wanted.devices
+    if wanted.devices > 1 and not wanted.whole:
+        raise _not_possible(given, "slots cannot be spread over several GPUs")
+    share = max(_memory_share(given, context), Fraction(wanted.cores, 100))
+    return target, math.ceil(share * context.settings.slots_per_gpu) * wanted.devices
+
+
+def _memory_share(given: Grant, context: Context) -> Fraction:
+    """Of the smallest GPU that has so much: on a larger one, as many slots are more memory and never less."""
+    memory = given.slice.memory
+    if isinstance(memory, Fraction):
+        return memory
+    fitting = [size for size in context.gpu_sizes if size >= memory]
+    if not fitting:
+        raise _not_possible(given, "no GPU of the cluster has so much memory")
+    return Fraction(memory, min(fitting))
+
+
+def _not_possible(given: Grant, reason: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"{given.reading.signs[0]}: the backend extended cannot give {given.slice.describe()}: {reason}; "
+        "use the backend dra"
+    )

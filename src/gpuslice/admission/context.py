@@ -1,0 +1,38 @@
+"""What admission knows beside the pod. The edges fill it from the cluster, or from a command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission.policyset import PolicySet
+from gpuslice.model import gpus
+from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuslice.model.policies import Backend
+
+#: What a cluster is taken to have that has no GPU yet (its nodes may start with the first pod that needs one).
+KNOWN_GPU_SIZES: Final = tuple(sorted({model.memory_bytes for model in gpus.PRESETS.values()}))
+
+
+def _no_labels(_namespace: str) -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """As of now: an edge makes a new one when something changes."""
+
+    settings: Settings = DEFAULT_SETTINGS
+    policies: PolicySet = field(default_factory=PolicySet)
+    #: Whether the cluster serves resource.k8s.io/v1.
+    serves_dra: bool = True
+    #: Takes precedence over policy: what `gpuslice admit --backend` says.
+    backend: Backend | None = None
+    #: The memory of the GPUs in the cluster, without repetition, those that matter most first.
+    gpu_sizes: tuple[int, ...] = KNOWN_GPU_SIZES
+    namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels

@@ -1,0 +1,158 @@
+"""Decides about one pod: reads what it asks, finds the rule, grants slices, and writes the patch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission import marks
+from gpuslice.admission.backends import dra, extended, gpu_manager
+from gpuslice.admission.decisions import Decision, Denial, Outcome
+from gpuslice.admission.granting import Grant, NotAllowedError, grant
+from gpuslice.admission.patching import PodEdit
+from gpuslice.dialects import castslice, registry
+from gpuslice.dialects.asking import Reader
+from gpuslice.dialects.reading import read_pod
+from gpuslice.model.policies import Backend, Participation, Rule
+from gpuslice.model.requests import RequestError
+
+if TYPE_CHECKING:
+    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.context import Context
+    from gpuslice.admission.subjects import Subject
+    from gpuslice.dialects.reading import Reading
+    from gpuslice.model.pods import Pod
+    from gpuslice.model.settings import Settings
+
+_USUAL_SCHEDULERS: Final = (None, "", "default-scheduler")
+
+
+def decide(pod: Pod, subject: Subject, context: Context) -> Decision:
+    """What is to happen to the pod. Never raises for anything that a pod can say."""
+    if not registry.may_ask(pod, context.settings.whole_resource):
+        return Decision(outcome=Outcome.UNTOUCHED, reason="it asks for no GPU")
+    choice = context.policies.choose(subject)
+    rule = choice.rule
+    start = Decision(outcome=Outcome.UNTOUCHED, rule=rule, failures=choice.failures)
+    if rule.participation is Participation.OPT_OUT:
+        return replace(start, reason="its policy leaves such pods alone")
+    reader = Reader(pod, _settings(rule, context), opted_in=rule.participation is Participation.OPT_IN)
+    decision = _Deciding(reader, rule, context).run(start)
+    return _warn_only(decision) if rule.warn_only else decision
+
+
+class _Deciding:
+    """One pod under one rule."""
+
+    def __init__(self, reader: Reader, rule: Rule, context: Context) -> None:
+        self._reader = reader
+        self._rule = rule
+        self._context = context
+        self._target = rule.target_resource or context.settings.shared_resource
+        self._served = marks.Served(reader.pod, context.settings, self._target)
+
+    def run(self, decision: Decision) -> Decision:
+        try:
+            readings = read_pod(self._reader, self._served)
+        except RequestError as error:
+            return replace(decision, outcome=Outcome.DENIED, denial=Denial(message=str(error), malformed=True))
+        if not readings:
+            return replace(decision, reason="it asks for no GPU in a dialect, or has its slice already")
+        decision = replace(decision, readings=tuple(readings))
+        try:
+            grants = [
+                grant(reading, request, self._rule, self._context)
+                for reading in readings
+                for request in reading.asked.requests
+            ]
+            return self._write(replace(decision, grants=tuple(grants)))
+        except NotAllowedError as error:
+            return replace(decision, outcome=Outcome.DENIED, denial=Denial(message=str(error), malformed=False))
+
+    def _write(self, decision: Decision) -> Decision:
+        edit = PodEdit(self._reader.pod)
+        templates, warnings = self._fill(edit, decision.grants)
+        edit.tolerations = self._rule.tolerations
+        spec = self._reader.pod.spec
+        selected = (spec.node_selector if spec else None) or {}
+        edit.node_selector = {key: text for key, text in self._rule.node_selector.items() if key not in selected}
+        self._mark(edit, decision)
+        operations = (*edit.resource_operations(), *edit.annotation_operations())
+        return replace(
+            decision,
+            outcome=Outcome.REWRITTEN if operations else Outcome.UNTOUCHED,
+            reason="" if operations else "it is as it should be",
+            operations=operations,
+            templates=tuple(templates),
+            warnings=self._warnings(decision.readings, decision.grants, warnings),
+        )
+
+    def _fill(self, edit: PodEdit, grants: tuple[Grant, ...]) -> tuple[list[Template], list[str]]:
+        """Each backend writes the slices that are its own."""
+        by_backend: dict[Backend, list[Grant]] = {}
+        for given in grants:
+            by_backend.setdefault(given.backend, []).append(given)
+        warnings = extended.write(
+            by_backend.get(Backend.EXTENDED, ()),
+            edit,
+            self._context,
+            self._target,
+            whole_as_slots=castslice.applies(self._reader),
+        )
+        gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit)
+        return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
+
+    def _mark(self, edit: PodEdit, decision: Decision) -> None:
+        given: dict[str, str] = {}
+        for each in decision.grants:
+            name, text = each.reading.place.name, each.slice.describe()
+            given[name] = f"{given[name]} and {text}" if name in given else text
+        dialects = {reading.dialect for reading in decision.readings}
+        backends = {str(each.backend) for each in decision.grants}
+        edit.annotations |= {
+            marks.SLICE: marks.merge_slices(self._reader, self._served, given),
+            marks.DIALECT: marks.merge_names(self._reader, marks.DIALECT, dialects, registry.NAMES),
+            marks.BACKEND: marks.merge_names(self._reader, marks.BACKEND, backends, list(Backend)),
+            marks.POLICY: self._rule.label,
+        }
+
+    def _warnings(self, readings: tuple[Reading, ...], grants: tuple[Grant, ...], more: list[str]) -> tuple[str, ...]:
+        found = [warning for reading in readings for warning in reading.asked.warnings]
+        found += [warning for given in grants for warning in given.warnings]
+        found += more
+        spec = self._reader.pod.spec
+        scheduler = spec.scheduler_name if spec else None
+        if scheduler not in _USUAL_SCHEDULERS:
+            found.append(
+                f"spec.schedulerName: {scheduler!r} will place this pod, and must understand what gpuslice made of it; "
+                "leave it out for Kubernetes' own"
+            )
+        return tuple(dict.fromkeys(found))
+
+
+def _settings(rule: Rule, context: Context) -> Settings:
+    settings = context.settings
+    if rule.presets is not None:
+        settings = replace(settings, castslice_presets=rule.presets)
+    if rule.default_slots is not None:
+        settings = replace(settings, castslice_default_slots=rule.default_slots)
+    return settings
+
+
+def _warn_only(decision: Decision) -> Decision:
+    """The same decision, told and not done."""
+    if decision.denial is not None:
+        told = f"this pod would be denied: {decision.denial.message}"
+    elif decision.operations:
+        slices = ", ".join(f"{each.reading.place.name}: {each.slice.describe()}" for each in decision.grants)
+        told = f"this pod would be rewritten ({decision.backends}) for {slices}"
+    else:
+        return decision
+    return replace(
+        decision,
+        outcome=Outcome.WARNED,
+        operations=(),
+        templates=(),
+        denial=None,
+        warnings=(f"policy {decision.rule.label} only warns; {told}", *decision.warnings),
+    )

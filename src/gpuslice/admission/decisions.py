@@ -1,0 +1,61 @@
+"""What admission decided about a pod, with everything that led to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from gpuslice.model.policies import NO_RULE, Rule
+
+if TYPE_CHECKING:
+    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.granting import Grant
+    from gpuslice.admission.patching import Operation
+    from gpuslice.admission.policyset import Verdict
+    from gpuslice.dialects.reading import Reading
+
+
+class Outcome(StrEnum):
+    """How it ended; also a label of metrics."""
+
+    UNTOUCHED = "untouched"
+    REWRITTEN = "rewritten"
+    DENIED = "denied"
+    WARNED = "warned"  # a warn-only rule: it passes, and hears what would have happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Why a pod may not run. `malformed` tells a wish without meaning from one that is not granted."""
+
+    message: str
+    malformed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One pod's way through admission."""
+
+    outcome: Outcome
+    #: Why nothing was to be done, where nothing was.
+    reason: str = ""
+    readings: tuple[Reading, ...] = ()
+    rule: Rule = NO_RULE
+    #: Rules whose expressions had no answer.
+    failures: tuple[Verdict, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    #: Claim templates that must be in the pod's namespace.
+    templates: tuple[Template, ...] = ()
+    warnings: tuple[str, ...] = ()
+    denial: Denial | None = None
+
+    @property
+    def dialects(self) -> str:
+        """`castslice`, or `hami, vcuda`; empty if none is spoken."""
+        return ", ".join(sorted({reading.dialect for reading in self.readings}))
+
+    @property
+    def backends(self) -> str:
+        return ", ".join(sorted({given.backend for given in self.grants}))

@@ -1,0 +1,58 @@
+"""CEL expressions of policies: compiled once, evaluated for each pod that the rest of their rule matches.
+
+The library is imported when the first expression is compiled, so a cluster without expressions does not pay for it.
+It checks names and types when it compiles, and bounds recursion and iterations when it evaluates: an expression
+cannot hang the webhook.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cel_expr_python import cel
+
+VARIABLES: Final = ("pod", "namespace", "user")
+
+
+class ExpressionError(ValueError):
+    """Raised when an expression cannot be compiled, or has no answer for a pod."""
+
+
+class Expression:
+    """A compiled expression that says yes or no."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._compiled = _environment().compile(text)
+        except RuntimeError as error:
+            raise ExpressionError(_first_line(error)) from None
+        kind = self._compiled.return_type().name()
+        # What comes out of a pod's fields is only known when it is evaluated.
+        if kind not in ("BOOL", "DYN"):
+            raise ExpressionError(f"it gives a value of type {kind}, not true or false")
+
+    def holds(self, variables: Mapping[str, Any]) -> bool:
+        """Whether it is true. A field that is not there is an error: write has(pod.metadata.labels) && ..."""
+        try:
+            value = self._compiled.eval(data=variables).value()
+        except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+            raise ExpressionError(_first_line(error)) from None
+        if not isinstance(value, bool):
+            raise ExpressionError(str(value) if isinstance(value, str) else f"it gave {value!r:.40}, not true or false")
+        return value
+
+
+@cache
+def _environment() -> cel.Env:
+    from cel_expr_python import cel
+
+    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.removeprefix("INVALID_ARGUMENT: ").removeprefix("ERROR: <input>:").removesuffix(" [INVALID_ARGUMENT]")

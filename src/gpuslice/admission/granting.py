@@ -1,0 +1,192 @@
+"""From a request to a slice: what policy adds to it, and what it does not allow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model.errors import GpusliceError
+from gpuslice.model.policies import Backend
+from gpuslice.model.slices import Slice
+
+if TYPE_CHECKING:
+    from gpuslice.admission.context import Context
+    from gpuslice.dialects.reading import Reading
+    from gpuslice.model.policies import Rule
+    from gpuslice.model.requests import Request
+
+#: A claim can name so many alternatives.
+MAX_ALTERNATIVES: Final = 8
+
+#: Compute slices of a GPU that MIG can partition.
+_COMPUTE_SLICES: Final = 7
+
+
+class NotAllowedError(GpusliceError):
+    """Raised when a request is well-formed, but policy or the backend does not let the container have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one request of a container comes to."""
+
+    reading: Reading
+    slice: Slice
+    backend: Backend
+    #: The GPU sizes that it may be on, smallest first; None is any.
+    sizes: tuple[int, ...] | None = None
+    #: What policy added, and what the user should know.
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> Grant:
+    """The slice for one request under one rule."""
+    if rule.dialects is not None and reading.dialect not in rule.dialects:
+        raise _not_allowed(
+            reading, rule, f"{reading.dialect} is not allowed here; ask in {' or '.join(sorted(rule.dialects))}"
+        )
+    backend = choose_backend(reading, rule, context)
+    given, notes = _complete(reading, request, rule)
+    if backend is Backend.DRA and given.slots is not None:
+        given = _without_slots(reading, given, rule, context.settings.slots_per_gpu)
+    _check(reading, given, rule)
+    warnings: list[str] = []
+    sizes = _sizes(reading, given, rule, context, backend, warnings)
+    if given.memory == 1 and given.cores and not given.whole:
+        warnings.append(
+            f"{reading.signs[0]}: the slice has a part of the GPU's compute and all of its memory: nobody can share it"
+        )
+    return Grant(
+        reading=reading, slice=given, backend=backend, sizes=sizes, notes=tuple(notes), warnings=tuple(warnings)
+    )
+
+
+def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
+    """What was ordered, else what is usual for the dialect, else what the cluster can do."""
+    ordered = context.backend or rule.backend
+    if ordered is Backend.GPU_MANAGER and reading.dialect != "vcuda":
+        raise _not_allowed(
+            reading, rule, f"gpu-manager serves these pods, and it does not understand {reading.dialect}"
+        )
+    if ordered is Backend.DRA and not context.serves_dra:
+        raise _not_allowed(reading, rule, "the backend is dra, but this cluster does not serve resource.k8s.io/v1")
+    if ordered is not None:
+        return ordered
+    if reading.dialect == "castslice" or not context.serves_dra:
+        return Backend.EXTENDED
+    return Backend.DRA
+
+
+def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, list[str]]:
+    """What was asked, and in its gaps what policy says."""
+    notes = []
+    model = request.gpu_model
+    if rule.gpu_model is not None:
+        if model is not None and model != rule.gpu_model:
+            raise _not_allowed(reading, rule, f"asks for a {model}, but these pods get a {rule.gpu_model}")
+        if model is None:
+            notes.append(f"the GPU model is {rule.gpu_model}, by policy")
+        model = rule.gpu_model
+    common = {"devices": request.devices, "gpu_model": model, "shared_in_pod": request.shared_in_pod}
+    if request.mig_profile is not None:
+        return Slice(mig_profile=request.mig_profile, **common), notes  # type: ignore[arg-type]  # as named
+    if request.slots is not None:
+        return Slice(slots=request.slots, **common), notes  # type: ignore[arg-type]  # as named
+    memory: int | Fraction
+    if request.memory_bytes is not None:
+        memory = request.memory_bytes
+    elif request.memory_fraction is not None:
+        memory = request.memory_fraction
+    elif rule.defaults.memory is not None:
+        memory = rule.defaults.memory
+        notes.append(f"the memory is {kubernetes_quantities.format_bytes(memory)}, by default of the policy")
+    else:
+        memory = Fraction(1)
+    cores = request.cores
+    if cores is None and rule.defaults.cores is not None:
+        cores = rule.defaults.cores
+        notes.append(f"the cores are {cores}%, by default of the policy")
+    return Slice(memory=memory, cores=cores or 0, **common), notes  # type: ignore[arg-type]  # as named
+
+
+def _without_slots(reading: Reading, given: Slice, rule: Rule, slots_per_gpu: int) -> Slice:
+    """Slots are a count of the extended resource; as a claim they are that part of a GPU, or whole GPUs."""
+    assert given.slots is not None
+    whole, part = divmod(given.slots, slots_per_gpu)
+    if whole and part:
+        raise _not_allowed(
+            reading,
+            rule,
+            f"{given.slots} slots are more than a GPU and no whole number of them (a GPU has {slots_per_gpu})",
+        )
+    if whole:
+        return replace(given, slots=None, memory=Fraction(1), cores=100, devices=whole)
+    share = Fraction(part, slots_per_gpu)
+    return replace(given, slots=None, memory=share, cores=max(1, math.floor(100 * share)))
+
+
+def _check(reading: Reading, given: Slice, rule: Rule) -> None:
+    """What does not depend on the size of the GPU."""
+    most = rule.maximum
+    cores, memory = given.cores, given.memory
+    if given.mig_profile is not None:
+        profiles = slices.mig_profiles_named(given.mig_profile)
+        cores = max(100 * profile.compute_slices // _COMPUTE_SLICES for profile in profiles)
+        memory = max(profile.memory_bytes for profile in profiles)
+    if most.memory is not None and isinstance(memory, int) and memory > most.memory:
+        asked, allowed = map(kubernetes_quantities.format_bytes, (memory, most.memory))
+        raise _not_allowed(reading, rule, f"asks for {asked} of GPU memory; at most {allowed} is allowed")
+    if most.cores is not None and given.slots is None:
+        if cores == 0:
+            raise _not_allowed(
+                reading,
+                rule,
+                f"asks for no cores, which would be unlimited; at most {most.cores}% are allowed, so say how many",
+            )
+        if cores > most.cores:
+            raise _not_allowed(reading, rule, f"asks for {cores}% of a GPU's cores; at most {most.cores}% is allowed")
+    if most.devices is not None and given.devices > most.devices:
+        raise _not_allowed(reading, rule, f"asks for {given.devices} devices; at most {most.devices} are allowed")
+    if most.slots is not None and given.slots is not None and given.slots > most.slots:
+        raise _not_allowed(reading, rule, f"asks for {given.slots} slots; at most {most.slots} are allowed")
+
+
+def _sizes(
+    reading: Reading, given: Slice, rule: Rule, context: Context, backend: Backend, warnings: list[str]
+) -> tuple[int, ...] | None:
+    """On GPUs of which sizes the slice may be, where that matters: a part of a GPU is more memory on a larger one."""
+    if given.slots is not None or given.mig_profile is not None or isinstance(given.memory, int):
+        return None
+    most = rule.maximum.memory
+    if given.memory == 1 and most is None and backend is Backend.DRA:
+        return None
+    sizes = _sizes_of_model(given.gpu_model) or context.gpu_sizes
+    fitting = [size for size in sizes if most is None or slices.memory_on(size, given.memory) <= most]
+    if not fitting or (backend is not Backend.DRA and len(fitting) < len(sizes)):
+        assert most is not None, "without a maximum every size fits"
+        allowed = kubernetes_quantities.format_bytes(most)
+        raise _not_allowed(
+            reading,
+            rule,
+            f"asks for {slices.describe_memory(given.memory)} memory; at most {allowed} is allowed",
+        )
+    if len(fitting) > MAX_ALTERNATIVES:
+        warnings.append(
+            f"{reading.signs[0]}: the cluster has GPUs of {len(fitting)} sizes, and a claim can name "
+            f"{MAX_ALTERNATIVES}: the slice will be on one of the most common"
+        )
+    return tuple(sorted(fitting[:MAX_ALTERNATIVES]))
+
+
+def _sizes_of_model(name: str | None) -> tuple[int, ...]:
+    model = gpus.PRESETS.get(name) if name else None
+    return (model.memory_bytes,) if model else ()
+
+
+def _not_allowed(reading: Reading, rule: Rule, reason: str) -> NotAllowedError:
+    by = f" (policy {rule.label})" if rule.policy else ""
+    return NotAllowedError(f"{reading.signs[0]}: {reason}{by}")

@@ -1,0 +1,82 @@
+"""The reserve protocol and the table of allocations as C compiles them: native/tests/test_reserve.c and test_table.c."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.native.building import ROOT, SANITIZERS, sanitizer_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.interposer.conftest import Build
+
+TESTS = ROOT / "native" / "tests"
+
+
+def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=sanitizer_options(program.parent),
+    )
+
+
+def every_check_holds(program: Path, *arguments: str) -> None:
+    done = run(program, *arguments)
+    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
+    assert done.stdout.endswith(" 0 failed\n")
+
+
+# ThreadSanitizer does not know coroutines: it watches real threads and processes.
+@pytest.mark.parametrize(
+    ("which", "sanitizer"),
+    [(which, "plain") for which in ("orders", "kills", "threads")]
+    + [(which, "address") for which in ("orders", "kills", "threads")]
+    + [(which, "thread") for which in ("kills", "threads")],
+)
+def test_reserving_keeps_its_promises(which: str, sanitizer: str, build: Build) -> None:
+    flags = SANITIZERS.get(sanitizer, ())
+    every_check_holds(build(TESTS / "test_reserve.c", *flags, name=f"reserve-{sanitizer}"), which)
+
+
+@pytest.mark.parametrize("sanitizer", ["plain", *SANITIZERS])
+def test_the_table_of_allocations_is_right_from_many_threads_and_with_no_memory(sanitizer: str, build: Build) -> None:
+    flags = SANITIZERS.get(sanitizer, ())
+    every_check_holds(build(TESTS / "test_table.c", *flags, name=f"table-{sanitizer}"))
+
+
+MUTATIONS = {
+    "the sum before the bytes": (
+        """        reserve_add(own, bytes);
+        GPUSLICE_STEP("charged");
+        uint64_t sum = page_sum(page, gpu);
+""",
+        """        uint64_t sum = page_sum(page, gpu) + bytes;
+        reserve_add(own, bytes);
+        GPUSLICE_STEP("charged");
+""",
+    ),
+    "no withdrawal": ("        atomic_fetch_sub(&own->charged, bytes);\n", ""),
+    "the own cell alone": ("slot < slots; slot++", "slot < slots && slot < 1; slot++"),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_protocol_is_found_out(mutation: str, build: Build, tmp_path: Path) -> None:
+    """Without this, the tests above might say nothing."""
+    before, after = MUTATIONS[mutation]
+    text = (ROOT / "native" / "interposer" / "reserve.h").read_text()
+    assert text.count(before) == 1, "reserve.h has changed: change this test with it"
+    header = tmp_path / "reserve.h"
+    header.write_text(text.replace(before, after).replace("../include/page.h", str(ROOT / "native/include/page.h")))
+    program = build(TESTS / "test_reserve.c", f'-DRESERVE_HEADER="{header}"', name=f"broken-{mutation}")
+    done = run(program, "orders")
+    assert done.returncode == 1
+    assert "not so: " in done.stdout

@@ -1,0 +1,36 @@
+"""MIG profiles as resources."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuslice.model import mig
+from gpuslice.model.requests import Request, RequestError
+from tests.unit.admission.making import container, pod, read
+
+PROFILES = sorted({profile.name for table in (mig.A100_40GB, mig.A100_80GB, mig.H100_80GB) for profile in table})
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_is_known_by_its_resource(profile: str) -> None:
+    (reading,) = read(pod(container(limits={f"nvidia.com/mig-{profile.replace('+', '.')}": "3"})))
+    assert reading.dialect == "instaslice"
+    assert reading.asked.requests == (Request(mig_profile=profile, devices=3),)
+
+
+def test_profiles_with_media_engines_are_among_them() -> None:
+    assert "1g.5gb+me" in PROFILES
+
+
+def test_a_container_can_have_partitions_of_several_profiles() -> None:
+    (reading,) = read(pod(container(limits={"nvidia.com/mig-2g.10gb": 1, "nvidia.com/mig-1g.5gb": 2})))
+    assert reading.asked.requests == (
+        Request(mig_profile="1g.5gb", devices=2),
+        Request(mig_profile="2g.10gb", devices=1),
+    )
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(RequestError, match=r"'9g.99gb' is not a MIG profile; the known ones are .*1g\.5gb") as caught:
+        read(pod(container("a"), container("b", {"nvidia.com/mig-9g.99gb": 1})))
+    assert caught.value.field == "spec.containers[1].resources.limits[nvidia.com/mig-9g.99gb]"
