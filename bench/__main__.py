@@ -1,7 +1,7 @@
-"""`python -m bench`: see bench.run."""
+"""`python -m bench`: see bench.run and bench.interposer."""
 
 import sys
 
-from bench.run import main
+from bench import interposer, run
 
-sys.exit(main())
+sys.exit(run.main() or interposer.main())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.support import Simulated
 
 FOLDER = Path(__file__).parent
+__all__ = ["client"]  # a fixture of tests/clients
 
 
 class Build(Protocol):

@@ -1,4 +1,4 @@
-"""Every way to have device memory, and every way to give it back: up to the limit, not a byte beyond, and all of it again."""
+"""Every way to have device memory and to give it back: up to the limit, not a byte more, and all of it again."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ def search(folder: Path, *defines: str, liveness: bool = False) -> str:
     kind = ["-DNFAIR=4"] if liveness else ["-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE"]
     subprocess.run(["cc", "-O2", "-w", *kind, "-DMEMLIM=2048", "-o", "pan", "pan.c"], cwd=folder, check=True)
     arguments = ["-a", "-f"] if liveness else []
-    searched = subprocess.run(["./pan", "-m1000000", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    searched = subprocess.run(
+        ["./pan", "-m1000000", *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
     assert "max search depth too small" not in searched.stdout
     return searched.stdout
 

@@ -1,4 +1,4 @@
-"""The reserve protocol and the table of allocations as C compiles them: native/tests/test_reserve.c and test_table.c."""
+"""The reserve protocol and the table of allocations, as C compiles them: test_reserve.c, test_table.c."""
 
 from __future__ import annotations
 

@@ -75,19 +75,23 @@ void place_forget_contexts(void) {
 bool charge_begin(uint32_t gpu, uint64_t rounded) {
     const struct page *page = session_page();
     if (page == NULL || gpu == NO_GPU) {
-        return false;
+        return charge_denied(gpu, rounded);
     }
     if (reserve(page, gpu, rounded)) {
         return true;
     }
     bool regained = pools_refresh();
     regained |= graphs_refresh();
-    if (regained && reserve(page, gpu, rounded)) {
-        return true;
+    return (regained && reserve(page, gpu, rounded)) || charge_denied(gpu, rounded);
+}
+
+bool charge_denied(uint32_t gpu, uint64_t rounded) {
+    if (gpu != NO_GPU && atomic_load(&session.state) == SESSION_ATTACHED) {
+        const struct page *page = &session.page;
+        reserve_count_denied(page, gpu);
+        session_debug("denied %llu bytes on GPU %u: %llu of %llu are in use", (unsigned long long)rounded, gpu,
+                      (unsigned long long)page_sum(page, gpu), (unsigned long long)page_limit(page, gpu));
     }
-    reserve_count_denied(page, gpu);
-    session_debug("denied %llu bytes on GPU %u: %llu of %llu are in use", (unsigned long long)rounded, gpu,
-                  (unsigned long long)page_sum(page, gpu), (unsigned long long)page_limit(page, gpu));
     return false;
 }
 

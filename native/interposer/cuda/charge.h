@@ -29,6 +29,8 @@ static inline uint64_t charge_rounded(uint64_t bytes) {
 
 /* Charges rounded bytes to the session, after giving back what this process's pools no longer hold if it is tight. */
 bool charge_begin(uint32_t gpu, uint64_t rounded);
+/* Counts a request that is refused for good, whatever for. Always false. */
+bool charge_denied(uint32_t gpu, uint64_t rounded);
 void charge_back(uint32_t gpu, uint64_t rounded);
 
 /* Live allocations of this process by device pointer or array handle. */

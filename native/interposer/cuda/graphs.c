@@ -191,11 +191,7 @@ static bool charge_launch(CUgraphExec executable) {
         charge_everywhere(executable, &gpu) || (pools_refresh() && charge_everywhere(executable, &gpu))) {
         return true;
     }
-    const struct page *page = session_page();
-    if (page != NULL) {
-        reserve_count_denied(page, gpu);
-    }
-    return false;
+    return charge_denied(gpu, 0);
 }
 
 #define CHARGED_LAUNCH(executable, call)                                                                              \

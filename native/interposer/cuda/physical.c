@@ -41,7 +41,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return REAL(cuMemCreate)(handle, size, properties, flags); /* an error, or host memory */
     }
     struct physical *physical = malloc(sizeof *physical);
-    uint32_t gpu = session_page() != NULL ? gpu_of_device(properties->location.id) : NO_GPU;
+    uint32_t gpu = gpu_of_device(properties->location.id);
     if (physical == NULL || !charge_begin(gpu, size)) {
         free(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;

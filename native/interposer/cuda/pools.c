@@ -120,10 +120,7 @@ static bool account_grow(struct account *account, const struct page *page, uint6
 
 static bool account_use(struct account *account, uint64_t rounded) {
     const struct page *page = session_page();
-    if (page == NULL) {
-        return false;
-    }
-    if (rounded <= GPUSLICE_BYTES_MASK) {
+    if (page != NULL && rounded <= GPUSLICE_BYTES_MASK) {
         if (account_grow(account, page, rounded)) {
             return true;
         }
@@ -133,8 +130,7 @@ static bool account_use(struct account *account, uint64_t rounded) {
             return true;
         }
     }
-    reserve_count_denied(page, account->gpu);
-    return false;
+    return charge_denied(account->gpu, rounded);
 }
 
 /* After the driver's answer: charges what the pool holds now. It may have grown by more than was expected, because free
