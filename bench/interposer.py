@@ -1,7 +1,7 @@
 """What the interposer costs: each call bare, behind the least that an interposer can do, and behind gpuslice.
 
 `python -m bench.interposer` shows a table and writes `bench/results/interposer.json`. The variants take turns in
-one run, and each figure is the median over the turns. Processor time of the measuring thread is what counts, except for start-up.
+one run, and each figure is the median over the turns. The measuring thread's processor time counts, except for starts.
 """
 
 from __future__ import annotations

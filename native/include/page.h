@@ -44,7 +44,7 @@ struct gpuslice_control {
     uint64_t magic;
     uint32_t version, gpu_count;
     _Atomic uint32_t state;
-    _Atomic uint32_t slots_high;     /* slots at and above this were never given out */
+    _Atomic uint32_t slots_high;     /* slots at and above this are free; raised before one is given out */
     _Atomic uint64_t heartbeat_ns;   /* CLOCK_MONOTONIC of the agent's last sign of life */
     _Atomic uint64_t grace_ns;       /* how old that may be before new allocations are denied */
     char session[GPUSLICE_SESSION_BYTES];

@@ -212,9 +212,9 @@ static void *map_file(int descriptor, uint64_t bytes, int protection) {
     return address;
 }
 
-static const char *map_pages(const struct gpuslice_attached *answer, const int descriptors[2], struct page *page) {
+static const char *map_pages(const struct gpuslice_attached *answer, const int descriptors[2], bool observer, struct page *page) {
     bool gpus_fit = answer->gpu_count >= 1 && answer->gpu_count <= GPUSLICE_MAX_GPUS;
-    bool slot_fits = answer->slot < GPUSLICE_SLOTS || answer->slot == GPUSLICE_NO_SLOT;
+    bool slot_fits = answer->slot < GPUSLICE_SLOTS || (observer && answer->slot == GPUSLICE_NO_SLOT);
     if (!gpus_fit || !slot_fits || descriptors[0] == -1) {
         return "the agent's answer makes no sense (are agent and library of the same version?)";
     }
@@ -263,7 +263,7 @@ static const char *attach(bool observer, char *reason, size_t reason_size) {
         snprintf(reason, reason_size, "the agent refused session %.63s: %s", parameters.session, answer.message);
         why = reason;
     } else {
-        why = map_pages(&answer, descriptors, &session.page);
+        why = map_pages(&answer, descriptors, observer, &session.page);
     }
     for (int i = 0; i < 2; i++) {
         if (descriptors[i] != -1) {

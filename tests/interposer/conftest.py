@@ -32,7 +32,7 @@ class Build(Protocol):
 class MakeNode(Protocol):
     """The fixture `make_node`: a machine of those GPUs with an agent."""
 
-    def __call__(self, gpus: str = ..., *, options: Sequence[str] = ...) -> Node: ...
+    def __call__(self, gpus: str = ..., *, context_bytes: int = ..., options: Sequence[str] = ...) -> Node: ...
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +56,12 @@ def make_node(simulated: Simulated, gpuslice_command: Path, build: Build) -> Ite
     """Makes machines with an agent; everything on them ends with the test."""
     nodes: list[Node] = []
 
-    def make(gpus: str = "1xT4", *, options: Sequence[str] = ()) -> Node:
+    def make(gpus: str = "1xT4", *, context_bytes: int = 0, options: Sequence[str] = ()) -> Node:
         # A socket's path has at most 107 characters: the folder's must be short.
         folder = Path(tempfile.mkdtemp(prefix="gpuslice-test.", dir="/dev/shm"))
-        nodes.append(Node(simulated(gpus), gpuslice_command, folder, build("tenant.c", "-ldl")))
+        nodes.append(
+            Node(simulated(gpus, context_bytes=context_bytes), gpuslice_command, folder, build("tenant.c", "-ldl"))
+        )
         nodes[-1].start_agent(*options)
         return nodes[-1]
 

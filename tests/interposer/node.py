@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -131,23 +132,28 @@ class Node:
         return base | preload.environment(session, base) | dict(extra or {})
 
     def start(
-        self, args: Sequence[str | Path], session: SessionView | None, extra: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str | Path],
+        session: SessionView | None,
+        extra: Mapping[str, str] | None = None,
+        *,
+        errors: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """Starts a program with pipes, in the session or outside of any. It ends with the test."""
         environment = self.machine.environment(**(extra or {})) if session is None else self.inside(session, extra)
         process = subprocess.Popen(
-            args,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
+            args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         )
         self.started.append(process)
         return process
 
     def tenant(
-        self, session: SessionView, *, program: Path | None = None, device: int | None = 0, **extra: str
+        self,
+        session: SessionView,
+        *,
+        program: Path | None = None,
+        device: int | None = 0,
+        extra: Mapping[str, str] | None = None,
     ) -> Tenant:
         """A tenant with a context."""
         tenant = Tenant(self.start([program or self.tenant_program], session, extra))
@@ -176,6 +182,11 @@ class Node:
     def close(self) -> None:
         for process in self.started:
             process.kill()
-            process.communicate()
+        for process in self.started:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+            process.wait()
         if self.agent is not None and self.agent.process is not None and self.agent.process.poll() is None:
             self.agent.stop()

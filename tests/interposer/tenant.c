@@ -5,6 +5,8 @@
  *     take KIND BYTES     allocate; block 0 is the first one
  *     give HOW BLOCK      free it
  *     do WHAT             something that frees without naming a block
+ *     export BLOCK        a handle for another process, which it opens with
+ *     open HANDLE
  *     info | total        cuMemGetInfo, cuDeviceTotalMem
  *
  * How it reaches the driver is told by TENANT_WAY (see resolve), or by linking it (-DLINKED). */
@@ -132,6 +134,12 @@ static CUresult take_physical(struct block *block) {
     return CALL(cuMemCreate)(&block->handle, block->bytes, &properties, 0);
 }
 
+static CUresult take_shareable(struct block *block) {
+    CUmemAllocationProp properties = physical_properties();
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    return CALL(cuMemCreate)(&block->handle, block->bytes, &properties, 0);
+}
+
 static CUresult take_mapped(struct block *block) {
     CUresult result = CALL(cuMemAddressReserve)(&block->address, block->bytes, 0, 0, 0);
     result = result == CUDA_SUCCESS ? take_physical(block) : result;
@@ -253,6 +261,7 @@ static const struct {
     {"own-pool", take_from_own_pool},
     {"default-pool", take_from_default_pool},
     {"physical", take_physical},
+    {"shareable", take_shareable},
     {"mapped", take_mapped},
     {"array-1d", take_array_1d},
     {"array-2d", take_array_2d},
@@ -332,6 +341,9 @@ static CUresult give(const char *how, struct block *block) {
     if (strcmp(how, "executable") == 0) {
         return both(CALL(cuGraphExecDestroy)(block->executable), CALL(cuGraphDestroy)(block->graph));
     }
+    if (strcmp(how, "close") == 0) {
+        return CALL(cuIpcCloseMemHandle)(block->address);
+    }
     return strcmp(how, "launch") == 0 ? CALL(cuGraphLaunch)(block->executable, stream) : (CUresult)-1;
 }
 
@@ -349,13 +361,53 @@ static CUresult use_device(int number) {
     return result == CUDA_SUCCESS ? use_context(primary) : result;
 }
 
+/* Physical memory that was exported and comes back as an import: a second handle, no second memory. */
+static CUresult import_first_block(void) {
+    int descriptor = -1;
+    CUmemGenericAllocationHandle imported;
+    CUresult result = CALL(cuMemExportToShareableHandle)(&descriptor, blocks[0].handle,
+                                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS) {
+        result = CALL(cuMemImportFromShareableHandle)(&imported, (void *)(intptr_t)descriptor,
+                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        close(descriptor);
+    }
+    if (result == CUDA_SUCCESS) {
+        blocks[block_count++] = (struct block){.handle = imported, .bytes = blocks[0].bytes};
+    }
+    return result;
+}
+
+static void print_handle(unsigned long long number) {
+    CUipcMemHandle handle;
+    CUresult result = CALL(cuIpcGetMemHandle)(&handle, blocks[number].address);
+    printf("%d ", (int)result);
+    for (size_t i = 0; i < sizeof handle; i++) {
+        printf("%02x", (unsigned char)handle.reserved[i]);
+    }
+    printf("\n");
+}
+
+static CUresult open_handle(const char *text) {
+    CUipcMemHandle handle;
+    for (size_t i = 0; i < sizeof handle; i++) {
+        unsigned int byte = 0;
+        sscanf(text + 2 * i, "%2x", &byte);
+        handle.reserved[i] = (char)byte;
+    }
+    blocks[block_count] = (struct block){0};
+    CUresult result = CALL(cuIpcOpenMemHandle_v2)(&blocks[block_count].address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    block_count += result == CUDA_SUCCESS;
+    return result;
+}
+
 static CUresult fork_and_take(void) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         CUdeviceptr address = 0;
         CUresult results[] = {CALL(cuMemFree_v2)(blocks[0].address), CALL(cuMemAlloc_v2)(&address, 512),
-                              CALL(cuCtxSynchronize)(), CALL(cuMemFreeAsync)(blocks[0].address, stream)};
+                              CALL(cuCtxSynchronize)(), CALL(cuMemFreeAsync)(blocks[0].address, NULL)};
         for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
             if (results[i] == CUDA_SUCCESS) {
                 _exit(1);
@@ -425,6 +477,9 @@ static CUresult act(const char *what) {
     if (strcmp(what, "no-context") == 0) {
         return CALL(cuCtxSetCurrent)(NULL);
     }
+    if (strcmp(what, "import") == 0) {
+        return import_first_block();
+    }
     if (strcmp(what, "free-unknown") == 0) {
         return CALL(cuMemFree_v2)(0x123456000);
     }
@@ -445,6 +500,10 @@ int main(void) {
             printf("%d\n", (int)use_device((int)number));
         } else if (sscanf(line, "do %63s", word) == 1) {
             printf("%d\n", (int)act(word));
+        } else if (sscanf(line, "export %llu", &number) == 1) {
+            print_handle(number);
+        } else if (strncmp(line, "open ", 5) == 0) {
+            printf("%d\n", (int)open_handle(line + 5));
         } else if (strcmp(line, "info\n") == 0) {
             size_t free_bytes = 0, total = 0;
             CUresult result = CALL(cuMemGetInfo_v2)(&free_bytes, &total);

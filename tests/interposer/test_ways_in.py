@@ -40,12 +40,12 @@ def ends_at_the_limit(node: Node, tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_that_opens_the_driver(way: str, node: Node) -> None:
-    ends_at_the_limit(node, node.tenant(node.session(LIMIT), TENANT_WAY=way))
+    ends_at_the_limit(node, node.tenant(node.session(LIMIT), extra={"TENANT_WAY": way}))
 
 
 def test_a_program_that_opens_the_driver_by_its_absolute_path(node: Node) -> None:
     path = node.machine.machine.libraries / "libcuda.so.1"
-    ends_at_the_limit(node, node.tenant(node.session(LIMIT), TENANT_PATH=str(path)))
+    ends_at_the_limit(node, node.tenant(node.session(LIMIT), extra={"TENANT_PATH": str(path)}))
 
 
 def test_a_program_that_is_linked_with_the_driver(node: Node, build: Build) -> None:

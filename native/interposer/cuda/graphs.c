@@ -26,41 +26,56 @@ static uint64_t executable_key(CUgraphExec executable, uint32_t gpu) {
 
 /* ---- what a graph may allocate ---- */
 
-static void add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]);
+static bool add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]);
 
-static void add_node(CUgraphNode node, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
-    CUgraphNodeType type;
-    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) {
-        return;
+static bool add_memory(const CUDA_MEM_ALLOC_NODE_PARAMS *parameters, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
+    if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return true;
     }
+    uint32_t gpu = gpu_of_device(parameters->poolProps.location.id);
+    if (gpu == NO_GPU) {
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    accounts[gpu].known = true;
+    accounts[gpu].device = parameters->poolProps.location.id;
+    pthread_mutex_unlock(&lock);
+    return !__builtin_add_overflow(bytes[gpu], charge_rounded(parameters->bytesize), &bytes[gpu]);
+}
+
+static bool add_node(CUgraphNode node, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
+    CUgraphNodeType type;
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     CUgraph child;
-    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams)(node, &parameters) == CUDA_SUCCESS) {
-        uint32_t gpu = gpu_of_device(parameters.poolProps.location.id);
-        if (gpu != NO_GPU) {
-            pthread_mutex_lock(&lock);
-            accounts[gpu].known = true;
-            accounts[gpu].device = parameters.poolProps.location.id;
-            pthread_mutex_unlock(&lock);
-            bytes[gpu] += charge_rounded(parameters.bytesize);
-        }
-    } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS) {
-        add_graph(child, bytes);
+    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) {
+        return false;
+    }
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return REAL(cuGraphMemAllocNodeGetParams)(node, &parameters) == CUDA_SUCCESS && add_memory(&parameters, bytes);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS && add_graph(child, bytes);
+    default:
+        return true;
     }
 }
 
-static void add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
+/* False when it wants memory that cannot be charged: on a GPU that is not the session's, or of unknown size. */
+static bool add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
     size_t count = 0;
-    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0) {
-        return;
+    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (count == 0) {
+        return true;
     }
     CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
-    if (nodes != NULL && REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS) {
-        for (size_t i = 0; i < count; i++) {
-            add_node(nodes[i], bytes);
-        }
+    bool known = nodes != NULL && REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS;
+    for (size_t i = 0; known && i < count; i++) {
+        known = add_node(nodes[i], bytes);
     }
     free(nodes);
+    return known;
 }
 
 static void forget_executable(CUgraphExec executable) {
@@ -82,20 +97,19 @@ static CUresult book_executable(CUresult result, CUgraphExec *executable, CUgrap
         return result;
     }
     uint64_t bytes[GPUSLICE_MAX_GPUS] = {0};
-    add_graph(graph, bytes);
-    for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
+    bool booked = add_graph(graph, bytes);
+    for (uint32_t gpu = 0; booked && gpu < GPUSLICE_MAX_GPUS; gpu++) {
         struct table_entry entry = {.key = executable_key(*executable, gpu), .bytes = bytes[gpu], .gpu = (uint8_t)gpu};
-        if (bytes[gpu] == 0) {
-            continue;
+        if (bytes[gpu] != 0) {
+            booked = bytes[gpu] <= GPUSLICE_BYTES_MASK && table_put(&executables, &entry);
+            atomic_fetch_add(&executable_count, booked);
         }
-        if (bytes[gpu] > GPUSLICE_BYTES_MASK || !table_put(&executables, &entry)) {
-            forget_executable(*executable);
-            REAL(cuGraphExecDestroy)(*executable);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        atomic_fetch_add(&executable_count, 1);
     }
-    return CUDA_SUCCESS;
+    if (!booked) {
+        forget_executable(*executable);
+        REAL(cuGraphExecDestroy)(*executable);
+    }
+    return booked ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from cel_expr_python import cel
 
-VARIABLES: Final = ("pod", "namespace", "user")
+#: As in Kubernetes' own admission policies.
+VARIABLES: Final = ("object", "namespaceObject", "request")
 
 
 class ExpressionError(ValueError):
@@ -36,13 +37,15 @@ class Expression:
             raise ExpressionError(f"it gives a value of type {kind}, not true or false")
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
-        """Whether it is true. A field that is not there is an error: write has(pod.metadata.labels) && ..."""
+        """Whether it is true. A field that is not there is an error: write has(object.metadata.labels) && ..."""
         try:
-            value = self._compiled.eval(data=variables).value()
+            result = self._compiled.eval(data=variables)
+            value = result.value()
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
             raise ExpressionError(_first_line(error)) from None
         if not isinstance(value, bool):
-            raise ExpressionError(str(value) if isinstance(value, str) else f"it gave {value!r:.40}, not true or false")
+            failed = result.type().name() == "ERROR"
+            raise ExpressionError(str(value) if failed else f"it gave {str(value)[:40]!r}, not true or false")
         return value
 
 

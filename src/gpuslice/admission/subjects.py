@@ -36,7 +36,10 @@ class Subject:
     def variables(self) -> dict[str, Any]:
         """What an expression can name."""
         return {
-            "pod": msgspec.json.decode(self.document),
-            "namespace": {"name": self.namespace, "labels": dict(self.namespace_labels)},
-            "user": {"username": self.user.username, "groups": list(self.user.groups)},
+            "object": msgspec.json.decode(self.document),
+            "namespaceObject": {"metadata": {"name": self.namespace, "labels": dict(self.namespace_labels)}},
+            "request": {
+                "namespace": self.namespace,
+                "userInfo": {"username": self.user.username, "groups": list(self.user.groups)},
+            },
         }

@@ -50,7 +50,7 @@ class Match:
     pod_labels: LabelSelector = EVERYTHING
     #: `name`, or `namespace/name`.
     service_accounts: frozenset[str] = frozenset()
-    #: CEL over `pod`, `namespace` and `user`.
+    #: CEL over `object` (the pod), `namespaceObject` and `request`, as in Kubernetes' own admission policies.
     expression: str = ""
 
     @property

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SWEEP_SECONDS: Final = 1.0
 _REPAIR_SECONDS: Final = 5.0
+_NICENESS: Final = -10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class Agent:
         settings, state = self._settings, self._settings.state
         loop = asyncio.get_running_loop()
         max_descriptors = _raise_descriptors()
+        with suppress(OSError):  # short and rare work that others wait for: not behind a node full of busy processes
+            os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         with ExitStack() as stack:
             if settings.private_to is not None:
                 self._private_pidfd = self._watch_private(settings.private_to, loop)

@@ -45,7 +45,7 @@ def test_the_higher_priority_comes_first() -> None:
 def test_among_equals_the_more_specific_comes_first() -> None:
     ladder = [
         rule("f"),
-        rule("e", expression='pod.metadata.labels.app == "train"'),
+        rule("e", expression='object.metadata.labels.app == "train"'),
         rule("d", pod_labels=has("app", "train")),
         rule("c", namespace_labels=has("tier", "research")),
         rule("b", service_accounts=frozenset(["team/runner"])),
@@ -73,7 +73,7 @@ def test_without_a_rule_nothing_changes() -> None:
 
 
 def test_an_expression_without_an_answer_does_not_match_and_is_told() -> None:
-    rules = [rule("broken", priority=9, expression="pod.spec.nothing == 1"), rule("fine")]
+    rules = [rule("broken", priority=9, expression="object.spec.nothing == 1"), rule("fine")]
     choice = PolicySet(rules).choose(TEAM)
     assert choice.rule.policy == "fine"
     (failure,) = choice.failures
@@ -245,7 +245,7 @@ def test_rules_see_the_labels_of_the_namespace() -> None:
 
 
 def test_rules_see_the_user() -> None:
-    rule = {"match": {"expression": '"admins" in user.groups'}, "participation": "OptOut"}
+    rule = {"match": {"expression": '"admins" in request.userInfo.groups'}, "participation": "OptOut"}
     user = {"username": "ada", "groups": ["admins"], "extra": {"a": ["b"]}}
     assert admit(MEMORY, under(rule), userInfo=user).decision.outcome is Outcome.UNTOUCHED
     assert admit(MEMORY, under(rule)).decision.outcome is Outcome.REWRITTEN

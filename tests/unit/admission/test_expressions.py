@@ -1,0 +1,61 @@
+"""CEL expressions of policies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gpuslice.admission.expressions import Expression, ExpressionError
+
+VARIABLES: dict[str, Any] = {
+    "object": {"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}},
+    "namespaceObject": {"metadata": {"name": "team", "labels": {}}},
+    "request": {"namespace": "team", "userInfo": {"username": "ada", "groups": ["x"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("true", True),
+        ('object.metadata.labels.app == "train"', True),
+        ('object.metadata.labels["app"].startsWith("t") && namespaceObject.metadata.name == "team"', True),
+        ("object.spec.containers.exists(c, c.name == 'b')", True),
+        ("has(object.metadata.annotations) && object.metadata.annotations['x'] == 'y'", False),
+        ('"admins" in request.userInfo.groups', False),
+    ],
+)
+def test_an_expression_says_yes_or_no(text: str, holds: bool) -> None:  # noqa: FBT001 - a case
+    assert Expression(text).holds(VARIABLES) is holds
+
+
+@pytest.mark.parametrize("text", ["", "object.", "nobody == 1", "1", "'yes'", "[true]", "frob(object)", "(" * 5000])
+def test_what_cannot_be_compiled_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        Expression(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("object.spec.nothing == 1", "Key not found"),
+        ("size(object.spec.containers) / 0 == 1", "divide by zero"),
+        ("object.metadata", "not true or false"),
+        ("object.metadata.labels.app", "not true or false"),
+        ("request.userInfo.username > 3", "No matching overload|no such overload|No matching"),
+        ("[1,2,3,4,5,6,7,8,9].all(a, object.big.all(b, object.big.all(c, true)))", "budget"),
+    ],
+)
+def test_what_has_no_answer_says_why(text: str, reason: str) -> None:
+    big = VARIABLES | {"object": VARIABLES["object"] | {"big": list(range(2000))}}
+    with pytest.raises(ExpressionError, match=reason):
+        Expression(text).holds(big)
+
+
+def test_a_cluster_without_expressions_does_not_load_the_library() -> None:
+    program = "import sys, gpuslice.admission.review; sys.exit('cel_expr_python' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
