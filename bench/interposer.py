@@ -54,6 +54,7 @@ _NAMES: Final = {
     **{f"threads-{count}": f"alloc+free, {count} threads" for count in (1, 2, 4)},
     "pair": "alloc+free, 8 processes idle beside it",
     "busy": "alloc+free, 8 processes at once",
+    "async": "alloc+free in stream order",
     "info": "cuMemGetInfo",
 }
 _MEMORY_GOAL: Final = 1 << 20
@@ -197,7 +198,7 @@ def _starts(bench: Bench) -> tuple[list[Figure], float]:
 
 def _order(name: str) -> int:
     names = [*(f"alloc+free, {live} live" for live in (1, 1000, 10000, 100000)), _NAMES["pair"], _NAMES["busy"]]
-    names += [*(f"alloc+free, {count} threads" for count in (1, 2, 4)), "launch", "cuMemGetInfo"]
+    names += [*(f"alloc+free, {count} threads" for count in (1, 2, 4)), _NAMES["async"], "launch", "cuMemGetInfo"]
     return names.index(name)
 
 

@@ -45,6 +45,12 @@ static void pair(void) {
     require(cuMemFree(block), "cuMemFree");
 }
 
+static void async_pair(void) {
+    CUdeviceptr block;
+    require(cuMemAllocAsync(&block, BLOCK_BYTES, NULL), "cuMemAllocAsync");
+    require(cuMemFreeAsync(block, NULL), "cuMemFreeAsync");
+}
+
 static void ask_memory(void) {
     size_t free_bytes, total;
     require(cuMemGetInfo(&free_bytes, &total), "cuMemGetInfo");
@@ -91,6 +97,7 @@ static void measure_calls(void) {
         }
         printf("live-%u %.2f\n", wanted, median_ns(pair));
     }
+    printf("async %.2f\n", median_ns(async_pair));
     printf("info %.2f\n", median_ns(ask_memory));
     printf("launch %.2f\n", median_ns(launch));
 }

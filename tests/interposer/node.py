@@ -40,14 +40,14 @@ class Tenant:
         self.process = process
         self.blocks = 0
         if greets:
-            word, pid, self.initialized = self._read().split()
+            word, pid, self.initialized = self.read().split()
             assert (word, int(pid)) == ("ready", process.pid)
 
     def ask(self, line: str) -> str:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return self._read()
+        return self.read()
 
     def take(self, kind: str, count: int) -> int:
         """The driver's code for that many bytes."""
@@ -87,7 +87,8 @@ class Tenant:
         self.process.kill()
         self.process.wait()
 
-    def _read(self) -> str:
+    def read(self) -> str:
+        """Its next line; it must not have said more than that."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
         assert ready, "the tenant says nothing"

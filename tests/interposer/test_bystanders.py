@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interposer.node import MIB
-from tests.node.support import read_line
+from tests.interposer.node import MIB, Tenant
 
 if TYPE_CHECKING:
     from tests.interposer.conftest import Build
@@ -82,12 +81,9 @@ def test_null_for_any_argument_of_any_hook_never_crashes(node: Node, build: Buil
 def test_a_shell_that_starts_programs_hands_the_session_on(node: Node) -> None:
     session = node.session(8 * MIB)
     command: list[str | Path] = ["bash", "-c", 'exec 3<&0; "$1" <&3 & wait', "bash", node.tenant_program]
-    process = node.start(command, session)
-    assert read_line(process).startswith("ready ")
-    assert process.stdin is not None
-    process.stdin.write(f"device 0\ntake linear {8 * MIB}\ntake linear 512\n")
-    process.stdin.flush()
-    assert [read_line(process) for _ in range(3)] == ["0", "0", "2"]
+    tenant = Tenant(node.start(command, session), greets=False)
+    assert tenant.read().startswith("ready ")
+    assert [tenant.ask(line) for line in ("device 0", f"take linear {8 * MIB}", "take linear 512")] == ["0", "0", "2"]
 
 
 def test_the_connection_is_out_of_the_way_and_closed_on_exec(node: Node) -> None:

@@ -257,8 +257,8 @@ def test_host_pid_unknown_inside_a_container_so_the_limit_is_off(node: Node) -> 
     session = node.session(LIMIT)
     process = node.start(["unshare", "--pid", "--fork", "--kill-child", node.tenant_program], session)
     tenant = Tenant(process, greets=False)
-    assert tenant.ask("device 0").startswith("ready 1 ")
-    assert tenant._read() == "0"
+    assert tenant.read() == "ready 1 0"
+    assert tenant.ask("device 0") == "0"
     tenant.fill("linear", LIMIT, times=1)
     (seen,) = node.client.show(session.id).processes
     assert seen.pid > 1

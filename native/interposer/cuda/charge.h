@@ -41,11 +41,17 @@ extern struct table charges;
 /* Lets go of what pools returned to the driver since; true if that changed anything. */
 bool pools_refresh(void);
 void pools_freed(const struct table_entry *entry);
-extern _Atomic bool pools_dirty; /* something may be given back at the next synchronization */
-static inline void pools_synchronized(void) {
-    if (__builtin_expect(atomic_load_explicit(&pools_dirty, memory_order_relaxed), 0)) {
+/* What a look at the pools may bring: nothing, something after the next synchronization, something now. */
+enum pools_state { POOLS_SETTLED, POOLS_KEEPING, POOLS_FREED };
+extern _Atomic int pools_state;
+static inline void pools_look(enum pools_state least) {
+    if (__builtin_expect(atomic_load_explicit(&pools_state, memory_order_relaxed) >= (int)least, 0)) {
         pools_refresh();
     }
+}
+static inline void pools_keep(void) {
+    int settled = POOLS_SETTLED;
+    atomic_compare_exchange_strong(&pools_state, &settled, POOLS_KEEPING);
 }
 /* ---- graphs (graphs.c): the device's pool for memory nodes ---- */
 bool graphs_refresh(void);

@@ -49,7 +49,7 @@ void leaving_add(const struct table_entry *entry, CUstream stream, bool per_thre
     bool waiting = marked && REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY && put(event, entry);
     relax(mode);
     if (waiting) {
-        atomic_store(&pools_dirty, true);
+        pools_keep();
         return;
     }
     if (marked) { /* it is there already, or too many are not: waiting is dull but right */
@@ -82,7 +82,7 @@ bool leaving_refresh(void) {
     bool waiting = count > 0;
     pthread_mutex_unlock(&lock);
     if (waiting) {
-        atomic_store(&pools_dirty, true); /* look again at the next synchronization */
+        pools_keep();
     }
     return changed;
 }

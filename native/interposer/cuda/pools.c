@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct account accounts[MAX_POOLS];
 static size_t account_count; /* places at and above this were never used */
 
-_Atomic bool pools_dirty;
+_Atomic int pools_state;
 
 /* All below: under the lock. */
 static struct account *account_of(CUmemoryPool pool) {
@@ -55,10 +55,9 @@ static bool account_lower(struct account *account, uint64_t charged) {
     return lower;
 }
 
-static uint64_t attribute(const struct account *account, CUmemPool_attribute which) {
+static uint64_t attribute(const struct account *account, CUmemPool_attribute which, uint64_t otherwise) {
     cuuint64_t value = 0;
-    bool answered = !account->destroyed && REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS;
-    return answered ? value : 0;
+    return REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS ? value : otherwise;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -67,11 +66,13 @@ static uint64_t larger(uint64_t a, uint64_t b) {
 
 /* What the pool holds: no less than what it has handed out, whatever the driver says. */
 static uint64_t account_holds(const struct account *account) {
-    return larger(attribute(account, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), account->used);
+    uint64_t reserved =
+        account->destroyed ? 0 : attribute(account, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, account->charged);
+    return larger(reserved, account->used);
 }
 
 bool pools_refresh(void) {
-    atomic_store(&pools_dirty, false);
+    atomic_store(&pools_state, POOLS_SETTLED);
     bool changed = leaving_refresh(), keeping = false;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < account_count; i++) {
@@ -82,7 +83,7 @@ bool pools_refresh(void) {
     }
     pthread_mutex_unlock(&lock);
     if (keeping) {
-        atomic_store(&pools_dirty, true); /* the next synchronization may let go of it */
+        pools_keep();
     }
     return changed;
 }
@@ -95,7 +96,7 @@ void pools_freed(const struct table_entry *entry) {
         account_lower(account, account->used);
     }
     pthread_mutex_unlock(&lock);
-    atomic_store(&pools_dirty, true);
+    atomic_store(&pools_state, POOLS_FREED);
 }
 
 /* ---- allocating ---- */
@@ -106,7 +107,7 @@ typedef CUresult (*allocate_function)(CUdeviceptr *address, size_t bytes, CUmemo
  * come in its stream is in use by the driver's count, though no longer by ours. */
 static bool account_grow(struct account *account, const struct page *page, uint64_t rounded) {
     pthread_mutex_lock(&lock);
-    uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+    uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0));
     uint64_t wanted = (used + rounded + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
     uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
     bool granted = grown == 0 || reserve(page, account->gpu, grown);
@@ -339,7 +340,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 #define SYNCHRONIZES(name, parameters, arguments)                                                                     \
     CUresult name parameters {                                                                                        \
         CUresult result = REAL(name) arguments;                                                                       \
-        pools_synchronized();                                                                                         \
+        pools_look(POOLS_KEEPING);                                                                                         \
         return result;                                                                                                \
     }
 

@@ -25,7 +25,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (result != CUDA_SUCCESS || !place_of_current(&place)) {
         return result;
     }
-    pools_synchronized();
+    pools_look(POOLS_FREED);
     uint64_t slice_free = real_free, slice_total = real_total;
     show_slice(place.gpu, &slice_free, &slice_total);
     if (free_bytes != NULL) {

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model.devices import MAX_DEVICES_PER_CLAIM
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.policies import Backend
 from gpuslice.model.slices import Slice
@@ -53,6 +54,10 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
     given, notes = _complete(reading, request, rule)
     if backend is Backend.DRA and given.slots is not None:
         given = _without_slots(reading, given, rule, context.settings.slots_per_gpu)
+    if backend is Backend.DRA and given.devices > MAX_DEVICES_PER_CLAIM:
+        raise _not_allowed(
+            reading, rule, f"asks for {given.devices} devices; a claim can hold at most {MAX_DEVICES_PER_CLAIM}"
+        )
     _check(reading, given, rule)
     warnings: list[str] = []
     sizes = _sizes(reading, given, rule, context, backend, warnings)

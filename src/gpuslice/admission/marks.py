@@ -45,13 +45,11 @@ class Served:
 
 def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> str:
     """`main: 4Gi memory; helper: 2 slots`, keeping what an earlier call wrote of containers that it served."""
-    known = {place.name for place in reader.places if served(place)}
-    slices = {}
-    for entry in reader.annotations.get(SLICE, "").split("; "):
-        name, _, text = entry.partition(": ")
-        if name in known:
-            slices[name] = text
-    return "; ".join(f"{name}: {text}" for name, text in (slices | dict(given)).items())
+    earlier = dict(entry.split(": ", 1) for entry in reader.annotations.get(SLICE, "").split("; ") if ": " in entry)
+    slices = {place.name: earlier[place.name] for place in reader.places if place.name in earlier and served(place)}
+    slices |= given
+    # In the pod's order, so that a second call writes the same.
+    return "; ".join(f"{place.name}: {slices[place.name]}" for place in reader.places if place.name in slices)
 
 
 def merge_names(reader: Reader, mark: str, names: set[str], known: Iterable[str]) -> str:

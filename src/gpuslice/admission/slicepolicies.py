@@ -67,7 +67,8 @@ class MatchSpec(_Spec, frozen=True):
         Meta(
             max_length=4096,
             description="A CEL expression that is true, over object (the pod), namespaceObject (metadata.name, "
-            "metadata.labels) and request (namespace, userInfo.username, userInfo.groups). If it has no answer for a pod, the rule does not match.",
+            "metadata.labels) and request (namespace, userInfo.username, userInfo.groups). If it "
+            "has no answer for a pod, the rule does not match.",
         ),
     ] = ""
 

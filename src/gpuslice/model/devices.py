@@ -24,6 +24,9 @@ CAPACITY_CORES: Final = "cores"
 #: than the GPU; amounts of bytes are rounded up, so that nobody gets less than was asked.
 MEMORY_STEP: Final = 1024**2
 
+#: So many devices a claim can hold, by Kubernetes' own limit.
+MAX_DEVICES_PER_CLAIM: Final = 32
+
 #: The extended resources of the node agent's device plugin: slots of a GPU, and whole GPUs.
 SHARED_RESOURCE: Final = "nvidia.com/gpu-shared"
 WHOLE_RESOURCE: Final = "nvidia.com/gpu"

@@ -46,7 +46,7 @@ ANNOTATIONS = {
 
 quantities = st.sampled_from([0, 1, "1", "2", "30", "100", "200", "1Gi", "500m", "x", -1])
 limits = st.dictionaries(st.sampled_from([*GPU_RESOURCES, "cpu"]), quantities, max_size=3)
-annotations = st.dictionaries(st.sampled_from(sorted(ANNOTATIONS)), st.integers(0, 2), max_size=4).map(
+pod_annotations = st.dictionaries(st.sampled_from(sorted(ANNOTATIONS)), st.integers(0, 2), max_size=4).map(
     lambda chosen: {key: ANNOTATIONS[key][index % len(ANNOTATIONS[key])] for key, index in chosen.items()}
 )
 policies = st.sampled_from(
@@ -74,7 +74,7 @@ def pods(draw: st.DrawFn) -> Object:
             for index in range(draw(st.integers(least, most)))
         ]
 
-    made = pod(*containers("c", 3, 1), init=tuple(containers("i", 2, 0)), annotations=draw(annotations))
+    made = pod(*containers("c", 3, 1), init=tuple(containers("i", 2, 0)), annotations=draw(pod_annotations))
     for each in made["spec"]["containers"]:
         if draw(st.booleans()):
             each["resources"]["requests"] = dict(each["resources"]["limits"])
@@ -142,8 +142,7 @@ def answered(body: bytes) -> bool:
     """Whether there was an answer; a review error is the only alternative."""
     try:
         answer = json.loads(review(body, Context()))
-    except ReviewError as error:
-        assert "\n" not in str(error)
+    except ReviewError:
         return False
     assert isinstance(answer["response"]["allowed"], bool)
     return True
@@ -193,14 +192,30 @@ def test_deep_nesting_has_an_answer_or_a_review_error(nested: bytes) -> None:
     ],
 )
 def test_ten_thousand_containers_are_read_once_each(annotations_: dict[str, str]) -> None:
-    asks = {} if annotations_ else {"gpuslice.io/memory": "1Gi"}
+    asks = {} if annotations_ else {"nvidia.com/gpu": 1}
     made = pod(*(container(f"c{index}", asks) for index in range(10_000)), annotations=annotations_)
-    reviewed = admit(made)
+    context = under({"participation": "OptIn", "backend": "extended"})
+    reviewed = admit(made, context)
     if reviewed.decision.denial is not None:
         assert len(response_of(reviewed)["status"]["message"]) < 3000
         return
     once = patched(made, reviewed)
-    assert patched(once, admit(once)) == once
+    assert patched(once, admit(once, context)) == once
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pod(container(limits={"nvidia.com/mig-1g.5gb": "1Ei"})),
+        pod(container(limits={"tencent.com/vcuda-core": "100000000000"})),
+        pod(container(), annotations={"gpu-memory": "1", "gpu-fraction-num-devices": "999999999"}),
+        pod(*(container(f"c{index}", {"nvidia.com/mig-1g.5gb": 32}) for index in range(1000))),
+    ],
+)
+def test_a_few_bytes_never_become_a_large_patch(made: Object) -> None:
+    reviewed = admit(made)
+    assert reviewed.decision.denial is not None
+    assert "at most" in reviewed.decision.denial.message or "more than" in reviewed.decision.denial.message
 
 
 def test_a_pod_of_three_mebibytes_is_read() -> None:

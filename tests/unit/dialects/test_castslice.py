@@ -45,7 +45,7 @@ def test_a_namespace_that_is_opted_in_needs_no_annotation() -> None:
     assert reading.asked.requests == (Request(slots=1),)
 
 
-@pytest.mark.parametrize("ratio", ["0", "-1", "1.5", "", "two", "１", "1000000000000"])
+@pytest.mark.parametrize("ratio", ["0", "-1", "1.5", "", "two", "\uff11", "1000000000000"])
 def test_a_ratio_that_is_no_positive_number_is_refused(ratio: str) -> None:
     with pytest.raises(RequestError, match="not a positive whole number") as caught:
         read(pod(container(limits=GPU), annotations=OPTIMIZE | {"castops.io/slice-ratio": ratio}))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = "resource.k8s.io/v1"
 _REQUEST: Final = "gpu"
+#: Of one pod. No node has so many devices, and a few bytes of pod must not become megabytes of patch.
+_MAX_CLAIMS: Final = 512
 _DOMAIN: Final = f'"{devices.DRIVER}"'
 
 
@@ -110,6 +112,8 @@ class _Claims:
         return template, given.slice.devices if given.slice.mig_profile is not None else 1
 
     def _make(self, template: Template, count: int) -> list[str]:
+        if len(self._edit.claims) + count > _MAX_CLAIMS:
+            raise NotAllowedError(f"spec: the pod asks for more than {_MAX_CLAIMS} slices; ask for fewer")
         names: list[str] = []
         while len(names) < count:
             name = f"{PREFIX}{self._next}"
