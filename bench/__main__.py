@@ -1,7 +1,7 @@
-"""`python -m bench`: see bench.run and bench.interposer."""
+"""`python -m bench`: see bench.run, bench.interposer and bench.admission."""
 
 import sys
 
-from bench import interposer, run
+from bench import admission, interposer, run
 
-sys.exit(run.main() or interposer.main())
+sys.exit(run.main() or interposer.main() or admission.main())

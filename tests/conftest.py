@@ -19,8 +19,8 @@ from tests.support import Simulated, SimulatedMachine
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-# A busy machine is no failure: no test depends on how fast it is. In CI the examples are the same each time, so that what
-# fails there is what the change broke; at a developer's they differ.
+# A busy machine is no failure: no test depends on how fast it is. In CI the examples are the same each time, so that
+# what fails there is what the change broke; at a developer's they differ.
 hypothesis.settings.register_profile(
     "gpuslice",
     deadline=None,

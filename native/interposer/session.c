@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,15 +36,20 @@ struct parameters {
 
 static _Atomic bool complained[COMPLAINTS];
 
+/* A program whose stderr nobody reads must not stop in an allocation because of us. */
+static void write_line(const char *line, int length, size_t room) {
+    struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (length > 0 && poll(&output, 1, 0) == 1) {
+        ssize_t ignored = write(STDERR_FILENO, line, (size_t)length < room ? (size_t)length : room - 1);
+        (void)ignored;
+    }
+}
+
 void session_complain(enum session_complaint complaint, const char *why) {
     if (!atomic_exchange(&complained[complaint], true)) {
         char line[512];
         int length = snprintf(line, sizeof line, "gpuslice: no GPU memory for process %d: %s\n", (int)getpid(), why);
-        if (length > 0) {
-            size_t size = (size_t)length < sizeof line ? (size_t)length : sizeof line - 1;
-            ssize_t ignored = write(STDERR_FILENO, line, size);
-            (void)ignored;
-        }
+        write_line(line, length, sizeof line);
     }
 }
 
@@ -58,8 +64,7 @@ void session_debug(const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     int length = snprintf(line, sizeof line, "gpuslice[%d]: %s\n", (int)getpid(), text);
-    ssize_t ignored = write(STDERR_FILENO, line, (size_t)length);
-    (void)ignored;
+    write_line(line, length, sizeof line);
 }
 
 void session_explain(void) {

@@ -77,7 +77,7 @@ def admit(gpuslice_command: Path) -> Admit:
 
 def test_many_documents_of_many_kinds_come_out_in_order(admit: Admit) -> None:
     done = admit("-f", "-", stdin=MIXED)
-    assert done.stdout.startswith(MIXED.split("---")[0])
+    assert done.stdout.startswith(MIXED.split("---", maxsplit=1)[0])
     kinds = [document["kind"] for document in yaml.safe_load_all(done.stdout)]
     # One template for both pods: they ask for the same in the same namespace.
     assert kinds == ["ConfigMap", "ResourceClaimTemplate", "CronJob", "Service", "Pod"]
@@ -95,20 +95,20 @@ def test_what_it_printed_is_admitted_as_it_is(admit: Admit) -> None:
 def test_json_is_one_object_or_a_list(admit: Admit) -> None:
     assert json.loads(admit("-f", PODS / "castslice.yaml", "-o", "json").stdout)["kind"] == "Pod"
     listed = json.loads(admit("-f", "-", "-o", "json", stdin=MIXED).stdout)
-    assert [item["kind"] for item in listed["items"]][0] == "ConfigMap"
+    assert next(item["kind"] for item in listed["items"]) == "ConfigMap"
     assert len(listed["items"]) == 5
 
 
 def test_a_diff_shows_what_changes_and_only_that(admit: Admit) -> None:
     shown = admit("-f", PODS / "castslice.yaml", "-o", "diff").stdout
     assert "-        nvidia.com/gpu: 1\n+        nvidia.com/gpu-shared: '2'\n" in shown
-    assert admit("-f", "-", "-o", "diff", stdin=MIXED.split("---")[0]).stdout == ""
+    assert admit("-f", "-", "-o", "diff", stdin=MIXED.split("---", maxsplit=1)[0]).stdout == ""
 
 
 def test_what_is_denied_is_left_out_with_the_reason_on_standard_error(admit: Admit) -> None:
     bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: a, resources: "
     bad += "{limits: {tencent.com/vcuda-core: 150}}}]}\n"
-    done = admit("-f", "-", stdin=f"{bad}---\n{MIXED.split('---')[0]}", code=1)
+    done = admit("-f", "-", stdin=f"{bad}---\n{MIXED.split('---', maxsplit=1)[0]}", code=1)
     assert "error: Pod default/bad: denied: spec.containers[0].resources.limits[tencent.com/vcuda-core]" in done.stderr
     assert "kind: Pod" not in done.stdout
     assert "kind: ConfigMap" in done.stdout

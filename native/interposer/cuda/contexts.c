@@ -1,13 +1,26 @@
 /* Start-up, and contexts: destroying one frees its memory without a call per allocation, so its records go with it. */
 #include "charge.h"
 
+#include <pthread.h>
+
 #define MAX_ORDINALS 64
 
 static _Atomic(CUcontext) primaries[MAX_ORDINALS];
 
+/* The parent's memory is not the child's, and another thread of the parent may have been in the table. */
+static void forget_after_fork(void) {
+    table_forget(&charges);
+}
+
+static void follow_forks(void) {
+    pthread_atfork(NULL, NULL, forget_after_fork);
+}
+
 CUresult cuInit(unsigned int flags) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     CUresult result = REAL(cuInit)(flags);
     if (result == CUDA_SUCCESS) {
+        pthread_once(&once, follow_forks);
         session_attach(false); /* refused: every allocation will be denied, and the user was told */
     }
     return result;

@@ -11,8 +11,9 @@
 
 CUresult stream_from(CUstream handle, struct stream **stream) {
     if ((uintptr_t)handle > (uintptr_t)CU_STREAM_PER_THREAD) {
+        CUresult ready = driver_ready(); /* not in a forked child, which has the parent's handles and no machine */
         *stream = (struct stream *)handle;
-        return object_is(handle, KIND_STREAM) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        return ready != CUDA_SUCCESS ? ready : object_is(handle, KIND_STREAM) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
     struct context *context;
     CUresult result = context_current(&context);

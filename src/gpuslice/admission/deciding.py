@@ -19,6 +19,7 @@ from gpuslice.model.requests import RequestError
 if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template
     from gpuslice.admission.context import Context
+    from gpuslice.admission.policyset import Choice
     from gpuslice.admission.subjects import Subject
     from gpuslice.dialects.reading import Reading
     from gpuslice.model.pods import Pod
@@ -32,59 +33,83 @@ def decide(pod: Pod, subject: Subject, context: Context) -> Decision:
     if not registry.may_ask(pod, context.settings.whole_resource):
         return Decision(outcome=Outcome.UNTOUCHED, reason="it asks for no GPU")
     choice = context.policies.choose(subject)
-    rule = choice.rule
-    start = Decision(outcome=Outcome.UNTOUCHED, rule=rule, failures=choice.failures)
-    if rule.participation is Participation.OPT_OUT:
-        return replace(start, reason="its policy leaves such pods alone")
-    reader = Reader(pod, _settings(rule, context), opted_in=rule.participation is Participation.OPT_IN)
-    decision = _Deciding(reader, rule, context).run(start)
-    return _warn_only(decision) if rule.warn_only else decision
+    if choice.rule.participation is Participation.OPT_OUT:
+        return Decision(
+            outcome=Outcome.UNTOUCHED,
+            reason="its policy leaves such pods alone",
+            rule=choice.rule,
+            failures=choice.failures,
+        )
+    decision = _Deciding(pod, choice, context).run()
+    return _warn_only(decision) if choice.rule.warn_only else decision
 
 
 class _Deciding:
     """One pod under one rule."""
 
-    def __init__(self, reader: Reader, rule: Rule, context: Context) -> None:
-        self._reader = reader
-        self._rule = rule
+    def __init__(self, pod: Pod, choice: Choice, context: Context) -> None:
+        self._choice = choice
+        self._rule = choice.rule
         self._context = context
-        self._target = rule.target_resource or context.settings.shared_resource
-        self._served = marks.Served(reader.pod, context.settings, self._target)
+        self._reader = Reader(
+            pod, _settings(self._rule, context), opted_in=self._rule.participation is Participation.OPT_IN
+        )
+        self._target = self._rule.target_resource or context.settings.shared_resource
+        self._served = marks.Served(pod, context.settings, self._target)
+        self._readings: tuple[Reading, ...] = ()
+        self._grants: tuple[Grant, ...] = ()
 
-    def run(self, decision: Decision) -> Decision:
+    def run(self) -> Decision:
         try:
-            readings = read_pod(self._reader, self._served)
-        except RequestError as error:
-            return replace(decision, outcome=Outcome.DENIED, denial=Denial(message=str(error), malformed=True))
-        if not readings:
-            return replace(decision, reason="it asks for no GPU in a dialect, or has its slice already")
-        decision = replace(decision, readings=tuple(readings))
-        try:
-            grants = [
+            self._readings = tuple(read_pod(self._reader, self._served))
+            if not self._readings:
+                return self._untouched("it asks for no GPU in a dialect, or has its slice already")
+            self._grants = tuple(
                 grant(reading, request, self._rule, self._context)
-                for reading in readings
+                for reading in self._readings
                 for request in reading.asked.requests
-            ]
-            return self._write(replace(decision, grants=tuple(grants)))
-        except NotAllowedError as error:
-            return replace(decision, outcome=Outcome.DENIED, denial=Denial(message=str(error), malformed=False))
+            )
+            return self._write()
+        except (RequestError, NotAllowedError) as error:
+            return Decision(
+                outcome=Outcome.DENIED,
+                denial=Denial(message=str(error), malformed=isinstance(error, RequestError)),
+                readings=self._readings,
+                grants=self._grants,
+                rule=self._rule,
+                failures=self._choice.failures,
+            )
 
-    def _write(self, decision: Decision) -> Decision:
+    def _untouched(self, reason: str) -> Decision:
+        return Decision(
+            outcome=Outcome.UNTOUCHED,
+            reason=reason,
+            readings=self._readings,
+            grants=self._grants,
+            rule=self._rule,
+            failures=self._choice.failures,
+        )
+
+    def _write(self) -> Decision:
         edit = PodEdit(self._reader.pod)
-        templates, warnings = self._fill(edit, decision.grants)
+        templates, warnings = self._fill(edit, self._grants)
         edit.tolerations = self._rule.tolerations
         spec = self._reader.pod.spec
         selected = (spec.node_selector if spec else None) or {}
         edit.node_selector = {key: text for key, text in self._rule.node_selector.items() if key not in selected}
-        self._mark(edit, decision)
+        self._mark(edit)
         operations = (*edit.resource_operations(), *edit.annotation_operations())
-        return replace(
-            decision,
-            outcome=Outcome.REWRITTEN if operations else Outcome.UNTOUCHED,
-            reason="" if operations else "it is as it should be",
+        if not operations:
+            return self._untouched("it is as it should be")
+        return Decision(
+            outcome=Outcome.REWRITTEN,
+            readings=self._readings,
+            rule=self._rule,
+            failures=self._choice.failures,
+            grants=self._grants,
             operations=operations,
             templates=tuple(templates),
-            warnings=self._warnings(decision.readings, decision.grants, warnings),
+            warnings=self._warnings(warnings),
         )
 
     def _fill(self, edit: PodEdit, grants: tuple[Grant, ...]) -> tuple[list[Template], list[str]]:
@@ -102,13 +127,13 @@ class _Deciding:
         gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit)
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
 
-    def _mark(self, edit: PodEdit, decision: Decision) -> None:
+    def _mark(self, edit: PodEdit) -> None:
         given: dict[str, str] = {}
-        for each in decision.grants:
+        for each in self._grants:
             name, text = each.reading.place.name, each.slice.describe()
             given[name] = f"{given[name]} and {text}" if name in given else text
-        dialects = {reading.dialect for reading in decision.readings}
-        backends = {str(each.backend) for each in decision.grants}
+        dialects = {reading.dialect for reading in self._readings}
+        backends = {str(each.backend) for each in self._grants}
         edit.annotations |= {
             marks.SLICE: marks.merge_slices(self._reader, self._served, given),
             marks.DIALECT: marks.merge_names(self._reader, marks.DIALECT, dialects, registry.NAMES),
@@ -116,9 +141,9 @@ class _Deciding:
             marks.POLICY: self._rule.label,
         }
 
-    def _warnings(self, readings: tuple[Reading, ...], grants: tuple[Grant, ...], more: list[str]) -> tuple[str, ...]:
-        found = [warning for reading in readings for warning in reading.asked.warnings]
-        found += [warning for given in grants for warning in given.warnings]
+    def _warnings(self, more: list[str]) -> tuple[str, ...]:
+        found = [warning for reading in self._readings for warning in reading.asked.warnings]
+        found += [warning for given in self._grants for warning in given.warnings]
         found += more
         spec = self._reader.pod.spec
         scheduler = spec.scheduler_name if spec else None

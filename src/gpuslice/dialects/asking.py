@@ -22,14 +22,11 @@ class Reader:
 
     def __init__(self, pod: Pod, settings: Settings = DEFAULT_SETTINGS, *, opted_in: bool = False) -> None:
         self.pod = pod
+        self.annotations: Mapping[str, str] = pod.annotations
         self.settings = settings
         #: Whether `nvidia.com/gpu` alone is read as castslice.
         self.opted_in = opted_in
         self._found: dict[object, object] = {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        return self.pod.annotations
 
     @cached_property
     def places(self) -> tuple[Place, ...]:

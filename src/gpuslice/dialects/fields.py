@@ -32,7 +32,7 @@ def resource_field(place: Place, name: str) -> str:
 
 def asked(place: Place, names: Iterable[str]) -> tuple[str, ...]:
     """Those of the resources that the container asks for. Zero asks for nothing; nonsense is somebody's wish."""
-    return tuple(name for name in names if _is_asked(place, name))
+    return tuple([name for name in names if place.asks_by_name(name) and _is_asked(place, name)])
 
 
 def read_resource(place: Place, name: str) -> int:
@@ -89,9 +89,8 @@ def _parse_fraction(text: str) -> Fraction | None:
 
 def _is_asked(place: Place, name: str) -> bool:
     value = place.limits.get(name, place.requests.get(name))
-    if value is None:
-        return False
+    assert value is not None, "asks_by_name has looked"
     try:
-        return kubernetes_quantities.parse_quantity(value) != 0
+        return kubernetes_quantities.parse_whole(value) != 0
     except ValueError:
         return True

@@ -58,13 +58,13 @@ def read(place: Place, reader: Reader) -> Asked:
     )
     return Asked(
         requests=(request,),
-        resources=tuple(name for name in (count, *_SIZES, PRIORITY) if name in place.limits or name in place.requests),
+        resources=tuple(name for name in (count, *_SIZES, PRIORITY) if place.asks_by_name(name)),
         warnings=_warnings(place, reader),
     )
 
 
 def _devices(place: Place, count: str) -> int:
-    if count not in place.limits and count not in place.requests:
+    if not place.asks_by_name(count):
         return 1
     devices = fields.read_resource(place, count)
     if devices == 0:
@@ -76,6 +76,6 @@ def _devices(place: Place, count: str) -> int:
 
 def _warnings(place: Place, reader: Reader) -> tuple[str, ...]:
     ignored = [fields.annotation_field(name) for name in _NOT_READ if name in reader.annotations]
-    if PRIORITY in place.limits or PRIORITY in place.requests:
+    if place.asks_by_name(PRIORITY):
         ignored.append(fields.resource_field(place, PRIORITY))
     return tuple(f"{field}: gpuslice does not read it" for field in ignored)

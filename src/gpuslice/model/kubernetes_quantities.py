@@ -15,6 +15,7 @@ _FACTORS: Final = (
     | {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("KMGTPE", start=1)}
 )
 _LONGEST: Final = 64  # characters; nobody writes more, and the arithmetic stays cheap
+_SHORT: Final = 18  # digits that cannot exceed the largest
 _MAX: Final = 2**63 - 1
 
 
@@ -33,6 +34,8 @@ def parse_quantity(value: str | float) -> Fraction:
 
 def parse_whole(value: str | float) -> int:
     """The quantity, where only a whole number that is not negative makes sense."""
+    if isinstance(value, str) and len(value) <= _SHORT and value.isascii() and value.isdigit():
+        return int(value)  # nearly all of them
     number = parse_quantity(value)
     if number.denominator != 1 or number < 0:
         raise ValueError(f"{str(value)!r} is not a whole number of at least 0")

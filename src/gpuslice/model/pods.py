@@ -5,7 +5,7 @@ The names are the API's own, so that a field can be found in the Kubernetes refe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -89,12 +89,19 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             yield Place(container, index, init=False)
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place:
     """A container and where in the pod it stands."""
 
-    container: Container
-    index: int
-    init: bool
+    __slots__ = ("claims", "container", "index", "init", "limits", "requests")
+
+    def __init__(self, container: Container, index: int, *, init: bool) -> None:
+        self.container = container
+        self.index = index
+        self.init = init
+        resources = container.resources or _NO_RESOURCES
+        self.limits = resources.limits or {}
+        self.requests = resources.requests or {}
+        self.claims = resources.claims or []
 
     @property
     def name(self) -> str:
@@ -115,14 +122,8 @@ class Place(msgspec.Struct, frozen=True):
         """An init container that is no sidecar: it never runs beside another container."""
         return self.init and self.container.restart_policy != "Always"
 
-    @property
-    def claims(self) -> list[ContainerClaim]:
-        return (self.container.resources.claims if self.container.resources else None) or []
+    def asks_by_name(self, name: str) -> bool:
+        return name in self.limits or name in self.requests
 
-    @property
-    def limits(self) -> dict[str, Quantity]:
-        return (self.container.resources.limits if self.container.resources else None) or {}
 
-    @property
-    def requests(self) -> dict[str, Quantity]:
-        return (self.container.resources.requests if self.container.resources else None) or {}
+_NO_RESOURCES: Final = Resources()
