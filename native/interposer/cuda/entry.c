@@ -1,5 +1,6 @@
 /* cuGetProcAddress: the way in which the CUDA runtime and most frameworks find the driver's functions. The driver chooses
  * the version; if what it chose is a function that we define, ours is handed out instead. */
+#include "../../entries/entries.h"
 #include "hooks.h"
 #include "real_cuda.h"
 
@@ -25,12 +26,22 @@ static bool is_version_of(const char *symbol, const char *name) {
            (symbol[length] == '\0' || strncmp(symbol + length, "_v", 2) == 0 || strncmp(symbol + length, "_pt", 3) == 0);
 }
 
-/* Ours for the driver's function. When the driver hands out something that is none of its exported functions under a
- * name that we must guard, it is a version newer than this library: nothing is handed out, because it would be a way
- * around the limit. */
-static void *guarded(const char *name, void *function) {
+/* The driver handed out something under a name that we guard, and it is none of its exported functions. Then the headers
+ * say which of our functions the version means. A version newer than they are is not handed out at all: it may be another
+ * ABI, and the driver's own would be a way around the limit. */
+static void *by_version(const char *name, int version, bool per_thread) {
+    bool named;
+    const struct entry *entry = version <= CUDA_VERSION ? entry_find(name, version, per_thread, &named) : NULL;
+    void *own = NULL;
+    if (entry != NULL) {
+        memcpy(&own, &entry->function, sizeof own);
+    }
+    return own;
+}
+
+static void *guarded(const char *name, int version, bool per_thread, void *function) {
     bool must_guard = false;
-    for (size_t i = 0; i < HOOK_COUNT && function != NULL; i++) {
+    for (size_t i = 0; i < HOOK_COUNT; i++) {
         real_pointer real = real_function(&real_cuda, hooks[i].index);
         if (memcmp(&real, &function, sizeof function) == 0) {
             void *own;
@@ -39,14 +50,18 @@ static void *guarded(const char *name, void *function) {
         }
         must_guard |= is_version_of(hooks[i].symbol, name);
     }
-    return must_guard ? NULL : function;
+    return must_guard ? by_version(name, version, per_thread) : function;
+}
+
+static bool wants_per_thread(cuuint64_t flags) {
+    return (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
     CUresult result = REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
     if (result == CUDA_SUCCESS && symbol != NULL && function != NULL && *function != NULL) {
-        *function = guarded(symbol, *function);
+        *function = guarded(symbol, version, wants_per_thread(flags), *function);
         if (*function == NULL && status != NULL) {
             *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         }
@@ -57,7 +72,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
     CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
     if (result == CUDA_SUCCESS && symbol != NULL && function != NULL && *function != NULL) {
-        *function = guarded(symbol, *function);
+        *function = guarded(symbol, version, wants_per_thread(flags), *function);
     }
     return result == CUDA_SUCCESS && function != NULL && *function == NULL ? CUDA_ERROR_NOT_FOUND : result;
 }
