@@ -3,8 +3,27 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+/* It has the parent's handles, and nothing behind them. */
+static void a_forked_child_has_no_driver(void) {
+    CUstream stream;
+    CUdeviceptr memory = 0;
+    int status = 0;
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pid_t child = fork();
+    if (child == 0) {
+        int refused = cuStreamSynchronize(stream) == CUDA_ERROR_NOT_INITIALIZED &&
+                       cuMemAllocAsync(&memory, 512, stream) == CUDA_ERROR_NOT_INITIALIZED &&
+                       cuLaunchKernel(plain_kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
+        _exit(refused ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(stream));
+}
 
 static void streams_answer_questions(void) {
     CUstream stream, urgent;
@@ -315,6 +334,7 @@ static void a_context_goes_with_work_outstanding(void) {
 
 int main(void) {
     device_open();
+    a_forked_child_has_no_driver(); /* first: what forks has one thread */
     streams_answer_questions();
     nothing_crashes_on_null();
     work_takes_time();

@@ -7,12 +7,13 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from gpuslice.node import page
-from tests.interposer.node import MIB, OUT_OF_MEMORY
+from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.native.inside import python_path
 from tests.node.support import eventually
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from tests.interposer.node import Node, Tenant
+    from tests.interposer.node import Node
 
 KINDS = ["linear", "managed", "pitched", "async", "default-pool", "own-pool", "physical", "array-2d", "array-3d"]
 KINDS += ["mipmap", "graph", "graph-node", "capture"]
@@ -56,6 +57,23 @@ def denies_everything(node: Node, tenant: Tenant, reason: str) -> None:
 )
 def test_a_session_that_cannot_be_had(changed: dict[str, str], reason: str, node: Node) -> None:
     denies_everything(node, node.tenant(node.session(), extra=changed), reason)
+
+
+def test_a_program_whose_stderr_nobody_reads_does_not_stop(node: Node) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    try:
+        program = node.start([node.tenant_program], node.session(), {"GPUSLICE_IPC_TOKEN": "wrong"}, errors=writer)
+        tenant = Tenant(program)
+        assert tenant.ask("device 0") == "0"
+        assert tenant.take("linear", MIB) == OUT_OF_MEMORY
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_an_agent_that_is_gone(node: Node) -> None:
