@@ -59,7 +59,14 @@ def test_a_driver_that_hands_out_other_addresses_than_it_exports(way: str, node:
     simulator = (node.machine.machine.libraries / "libcuda.so.1").read_bytes()
     copy = node.folder / "libodda.so.1"
     copy.write_bytes(simulator.replace(b"libcuda.so.1\0", b"libodda.so.1\0"))
-    flags = ["-shared", "-fPIC", f'-DBEHIND="{copy}"', "-Wl,--no-as-needed", copy, f"-Wl,-rpath,{node.folder}"]
+    flags: list[str | Path] = [
+        "-shared",
+        "-fPIC",
+        f'-DBEHIND="{copy}"',
+        "-Wl,--no-as-needed",
+        copy,
+        f"-Wl,-rpath,{node.folder}",
+    ]
     driver = build("odd_driver.c", *flags, name=f"odd-driver-{way.replace(' ', '-')}.so")
     tenant = node.tenant(node.session(LIMIT), extra={"TENANT_WAY": way, "GPUSLICE_LIBCUDA": str(driver)})
     ends_at_the_limit(node, tenant)
