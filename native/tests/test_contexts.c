@@ -80,7 +80,7 @@ static CUresult create(CUcontext *context, CUdevice device) {
 }
 
 static void created_contexts_nest(void) {
-    CUcontext outer, inner, popped = NULL, current = NULL;
+    CUcontext outer = NULL, inner = NULL, popped = NULL, current = NULL;
     CUdevice device = -1;
     CHECK_RESULT(CUDA_SUCCESS, create(&outer, first));
     CHECK_RESULT(CUDA_SUCCESS, create(&inner, second));

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.interposer.node import MIB
-from tests.native.building import ROOT, SANITIZERS, libraries, sanitizer_options
+from tests.native.building import ROOT, SANITIZERS, launcher, libraries, sanitizer_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_threads_that_use_everything_at_once_in_a_session_break_no_rule(
         "GPUSLICE_LIBCUDA": str(real / "libcuda.so.1"),
         "GPUSLICE_LIBNVML": str(real / "libnvidia-ml.so.1"),
     }
-    done = node.run([program], session, extra)
+    done = node.run([*launcher(sanitizer), program], session, extra)
     assert (done.stdout, done.stderr) == ("done\n", "")
     view = node.client.show(session.id)
     assert view.allocations > 1000

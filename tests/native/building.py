@@ -23,6 +23,15 @@ def sanitizer_options(libraries: Path) -> dict[str, str]:
     }
 
 
+def launcher(build: str) -> list[str]:
+    """What such a program is started with.
+
+    ThreadSanitizer leaves a process a window of addresses that is only just large enough for the device memory of small
+    GPUs: where the kernel scatters mappings at random, they sometimes do not fit.
+    """
+    return ["setarch", "--addr-no-randomize"] if build == "thread" else []
+
+
 def libraries(sanitizer: str) -> Path:
     """The folder with the simulator's libraries, built with that sanitizer (address or thread)."""
     folder = ROOT / "build" / sanitizer / "native" / "simulator"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.native.building import ROOT, SANITIZERS, cuda_headers, libraries, sanitizer_options
+from tests.native.building import ROOT, SANITIZERS, cuda_headers, launcher, libraries, sanitizer_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,9 @@ def test_every_check_of_the_program_holds(
     flags = [*SANITIZERS.get(build, ()), "-Wno-deprecated-declarations", f"-I{cuda_headers()}", "-pthread"]
     program = compile_program([source], *flags, folder / "libcuda.so.1")
     arguments = [FUZZ_ROUNDS] if source.stem.startswith("fuzz") else []
-    done = machine.run([program, *arguments], check=False, timeout=300, extra=sanitizer_options(folder))
+    done = machine.run(
+        [*launcher(build), program, *arguments], check=False, timeout=300, extra=sanitizer_options(folder)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(" 0 failed\n")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.native.building import SANITIZERS, cuda_headers, libraries, sanitizer_options
+from tests.native.building import SANITIZERS, cuda_headers, launcher, libraries, sanitizer_options
 
 if TYPE_CHECKING:
     from tests.native.conftest import Compile
@@ -29,7 +29,7 @@ def test_threads_that_use_everything_at_once_break_no_rule(
     )
     # A small GPU: ThreadSanitizer leaves a process too few addresses for the device memory of a large one.
     done = simulated("1xT4").run(
-        [program],
+        [*launcher(sanitizer), program],
         extra=sanitizer_options(folder),
         timeout=300,
     )
