@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,16 @@ hypothesis.settings.register_profile(
     derandomize=os.environ.get("CI") == "true",
 )
 hypothesis.settings.load_profile("gpuslice")
+
+# Who starts the tests in the background may have set these to be ignored, which programs that we start would inherit;
+# some of them are tested for what they do with them. Of a handler, a new program inherits nothing.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Unique in this run and between runs side by side, so that tests run in parallel and leftovers are known as ours.
 _PREFIX = f"test-{os.getpid()}-"
