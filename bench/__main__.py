@@ -1,7 +1,7 @@
-"""`python -m bench`: see bench.run, bench.interposer and bench.admission."""
+"""`python -m bench`: see bench.run, bench.interposer, bench.agent and bench.admission."""
 
 import sys
 
-from bench import admission, interposer, run
+from bench import admission, agent, interposer, run
 
-sys.exit(run.main() or interposer.main() or admission.main())
+sys.exit(run.main() or interposer.main() or agent.main() or admission.main())
