@@ -124,23 +124,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DES
                   REAL(cuMipmappedArrayDestroy));
 }
 
-#define CHARGED_DESTROY(handle, call)                                                                                 \
-    do {                                                                                                              \
-        struct table_entry entry;                                                                                     \
-        bool known = table_take(&charges, (uint64_t)(uintptr_t)(handle), &entry);                                     \
-        CUresult result = (call);                                                                                     \
-        if (known && result == CUDA_SUCCESS) {                                                                        \
-            charge_entry_back(&entry);                                                                                \
-        } else if (known) {                                                                                           \
-            table_put(&charges, &entry);                                                                              \
-        }                                                                                                             \
-        return result;                                                                                                \
-    } while (0)
-
 CUresult cuArrayDestroy(CUarray handle) {
-    CHARGED_DESTROY(handle, REAL(cuArrayDestroy)(handle));
+    CHARGED_FREE((uint64_t)(uintptr_t)handle, REAL(cuArrayDestroy)(handle), charge_entry_back(&entry));
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-    CHARGED_DESTROY(handle, REAL(cuMipmappedArrayDestroy)(handle));
+    CHARGED_FREE((uint64_t)(uintptr_t)handle, REAL(cuMipmappedArrayDestroy)(handle), charge_entry_back(&entry));
 }

@@ -68,6 +68,20 @@ void leaving_forget(CUcontext context);
 /* Gives back what an entry that was taken out of the table had charged. */
 void charge_entry_back(const struct table_entry *entry);
 
+/* The record goes first: once the driver has the address back, another thread may be given it. */
+#define CHARGED_FREE(key, call, back)                                                                             \
+    do {                                                                                                              \
+        struct table_entry entry;                                                                                     \
+        bool known = table_take(&charges, key, &entry);                                                               \
+        CUresult result = (call);                                                                                     \
+        if (known && result == CUDA_SUCCESS) {                                                                        \
+            back;                                                                                                     \
+        } else if (known) {                                                                                           \
+            table_put(&charges, &entry);                                                                              \
+        }                                                                                                             \
+        return result;                                                                                                \
+    } while (0)
+
 #pragma GCC visibility pop
 
 #endif

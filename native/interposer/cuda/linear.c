@@ -81,20 +81,6 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned 
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* The record goes first: once the driver has the address back, another thread may be given it. */
-#define CHARGED_FREE(address, call, back)                                                                             \
-    do {                                                                                                              \
-        struct table_entry entry;                                                                                     \
-        bool known = table_take(&charges, address, &entry);                                                           \
-        CUresult result = (call);                                                                                     \
-        if (known && result == CUDA_SUCCESS) {                                                                        \
-            back;                                                                                                     \
-        } else if (known) {                                                                                           \
-            table_put(&charges, &entry);                                                                              \
-        }                                                                                                             \
-        return result;                                                                                                \
-    } while (0)
-
 /* In stream order: a pool's books know by themselves when it holds less, other memory is gone when the stream is there. */
 static void freed_in_stream(const struct table_entry *entry, CUstream stream, bool per_thread) {
     if (entry->kind == CHARGE_POOLED) {
