@@ -50,7 +50,7 @@ check: setup ## Check style, types, layers and scripts
 	@$(BIN)/python tools/house_rules.py
 
 .PHONY: test
-test: check clients sanitizers ## Check, then run every test
+test: check clients sanitizers kube ## Check, then run every test
 	@tools/debian-packages test
 	$(call say,Running the tests)
 	@$(BIN)/pytest
@@ -63,6 +63,10 @@ bench: setup clients ## Measure what we publish
 .PHONY: clients
 clients: $(INSTALLED) ## Install NVIDIA's libraries that the tests run on the simulator
 	@$(BIN)/python tools/client_environments.py
+
+.PHONY: kube
+kube: $(INSTALLED) ## Build Kubernetes, etcd and containerd, once, into a cache outside the checkout
+	@$(BIN)/python -m tools.kube build
 
 .PHONY: sanitizers
 sanitizers: $(addprefix sanitizer-,$(SANITIZERS)) ## Build the native libraries with sanitizers, for tests

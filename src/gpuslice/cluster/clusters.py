@@ -1,0 +1,174 @@
+"""A cluster by name: brought up, looked at, and taken down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.cluster import components
+from gpuslice.cluster.binaries import program
+from gpuslice.cluster.control_plane import Layout
+from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuslice.cluster.components import Component, Status
+
+_SECONDS_TO_STOP: Final = 60.0
+
+
+class ClusterError(GpusliceError):
+    """Raised when a cluster cannot be brought up or reached."""
+
+
+def clusters_folder() -> Path:
+    """Where clusters keep what they are made of."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "gpuslice" / "clusters"
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports that nobody listens on now. Held open together, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(each.getsockname()[1] for each in sockets)
+
+
+def new_layout(folder: Path, address: str = "127.0.0.1") -> Layout:
+    """A control plane in this folder, on ports that are free."""
+    first, second, third, fourth, fifth = free_ports(5)
+    return Layout(folder=folder, ports=(first, second, third, fourth, fifth), address=address)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A folder with a plan, and the supervisor that carries it out."""
+
+    folder: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    def status(self) -> Status | None:
+        """None if it is not running."""
+        status = components.read_status(self.folder)
+        if status is None or status.failure:
+            return status
+        return status if _is_supervisor(status.supervisor, self.folder) else None
+
+    def start(
+        self,
+        plan: tuple[Component, ...],
+        *,
+        owner: int | None = None,
+        progress: Callable[[Status], None] = lambda _: None,
+    ) -> None:
+        """Starts the supervisor and returns when all is ready. Raises ClusterError with the end of a log if it fails.
+
+        With an owner, the cluster ends when that process does.
+        """
+        components.write(self.folder / components.PLAN, components.Plan(plan))
+        (self.folder / components.STATUS).unlink(missing_ok=True)
+        supervisor = self._spawn(owner)
+        seen = None
+        while True:
+            status = components.read_status(self.folder)
+            if status is not None and status != seen:
+                seen = status
+                progress(status)
+                if status.is_ready:
+                    return
+            if os.waitpid(supervisor, os.WNOHANG) != (0, 0):
+                raise ClusterError(self._why(seen))
+            time.sleep(0.05)
+
+    def _spawn(self, owner: int | None) -> int:
+        """Not by `subprocess`, which minds that a process outlives whoever holds it: this one is meant to."""
+        arguments = [sys.executable, "-m", "gpuslice.cluster.supervisor", str(self.folder)]
+        log = os.open(self.folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return os.posix_spawn(
+                sys.executable,
+                [*arguments, *([] if owner is None else [str(owner)])],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, log, 1),
+                    (os.POSIX_SPAWN_DUP2, log, 2),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(log)
+
+    def stop(self) -> None:
+        """Stops everything; nothing to do if nothing runs."""
+        status = components.read_status(self.folder)
+        if status is None or not _is_supervisor(status.supervisor, self.folder):
+            return
+        descriptor = os.pidfd_open(status.supervisor)
+        try:
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            _wait_for(descriptor, status.supervisor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Stops everything and forgets the cluster."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002  # as subprocess calls it
+        """What kubectl prints, as the administrator. Raises ClusterError with what it said if it fails."""
+        result = subprocess.run(
+            [program("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
+        return result.stdout
+
+    def _why(self, status: Status | None) -> str:
+        lines: list[str] = [status.failure if status and status.failure else "the supervisor ended"]
+        for state in status.components if status else ():
+            if state.state not in {"ready", "waiting"}:
+                lines += [f"{state.name}: {state.detail or state.state}; the end of its log:"]
+                lines += [f"    {line}" for line in components.last_lines(self.folder, state.name)]
+        lines.append(f"all logs are in {self.folder / components.LOGS}")
+        return "\n".join(lines)
+
+
+def _is_supervisor(pid: int, folder: Path) -> bool:
+    """Whether this process is the supervisor of this folder, and not another that was given its number."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return str(folder).encode() in arguments and b"gpuslice.cluster.supervisor" in arguments
+
+
+def _wait_for(descriptor: int, pid: int) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(_SECONDS_TO_STOP * 1000):
+        raise ClusterError(f"supervisor {pid}: still stopping after {_SECONDS_TO_STOP:.0f} s")
+    with contextlib.suppress(ChildProcessError):  # ours to reap if we started it
+        os.waitpid(pid, 0)

@@ -1,0 +1,170 @@
+"""Builds the Kubernetes that the tests, the benchmarks and `gpuslice cluster` run on, from Go modules alone.
+
+Each folder here is a Go module. What it builds lands in a cache outside the checkout, under a name that holds the hash
+of its sources: a changed version is a new folder, and checkouts share them. `current` is a link to all that was built
+last, where `gpuslice cluster` looks.
+
+    python -m tools.kube build [MODULE ...]     builds these, or those that the tests need
+    python -m tools.kube path                   prints the folder of programs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.client_environments import cache
+
+HERE: Final = Path(__file__).resolve().parent
+KUBERNETES_VERSION: Final = "v1.36.3"
+#: kwok is for benchmarks only.
+NEEDED_BY_TESTS: Final = ("etcd", "kubernetes", "containerd")
+_SECONDS_BETWEEN_LINES: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Go module and the programs that are built from it."""
+
+    name: str
+    #: By program: the package that it is built from.
+    packages: dict[str, str]
+    #: Further names of the first program, which looks at the name it is called by.
+    names: tuple[str, ...] = ()
+    linker_flags: str = "-s -w"
+
+    @property
+    def folder(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def path(self) -> Path:
+        digest = hashlib.sha256(repr(self).encode())
+        for source in sorted(self.folder.glob("*")):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+        return cache() / "kube" / f"{self.name}-{digest.hexdigest()[:12]}"
+
+    def build(self) -> None:
+        if self.path.exists():
+            return
+        if not shutil.which("go"):
+            sys.exit("error: building Kubernetes needs Go 1.26 or later on the PATH")
+        started = time.monotonic()
+        print(f"==> Building {self.name} from its Go modules (once; several minutes on a small machine)", flush=True)
+        made = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        made.mkdir(parents=True)
+        try:
+            for program, package in self.packages.items():
+                self._compile(package, made / program)
+            for name in self.names:
+                (made / name).symlink_to(next(iter(self.packages)))
+            made.rename(self.path)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        print(f"    {self.name}: {time.monotonic() - started:.0f} s", flush=True)
+
+    def _compile(self, package: str, program: Path) -> None:
+        # Whoever runs pytest or make may have flags of their own for Go; the cache must not depend on them.
+        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+        command = ["go", "build", "-v", "-trimpath", f"-ldflags={self.linker_flags}", "-o", str(program), package]
+        said: list[str] = []
+        shown = time.monotonic()
+        compiled = 0
+        with subprocess.Popen(
+            command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        ) as build:
+            assert build.stderr is not None
+            # With -v it names each package when it has compiled it, and each download.
+            for line in build.stderr:
+                said = [*said[-40:], line]
+                compiled += 1
+                if time.monotonic() - shown > _SECONDS_BETWEEN_LINES:
+                    shown = time.monotonic()
+                    print(f"    {program.name}: {compiled} packages, now {line.strip()}", flush=True)
+        if build.returncode:
+            sys.exit(f"{''.join(said)}error: {' '.join(command)} failed in {self.folder}")
+
+
+_VERSION: Final = "k8s.io/component-base/version"
+_CONTAINERD: Final = "github.com/containerd/containerd/v2"
+
+MODULES: Final = {
+    module.name: module
+    for module in (
+        Module(
+            "kubernetes",
+            {"kubernetes": "."},
+            names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
+            # Without them it calls itself v0.0.0, which kubectl and the kubelet's skew checks do not like.
+            linker_flags=f"-s -w -X {_VERSION}.gitVersion={KUBERNETES_VERSION} "
+            f"-X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36",
+        ),
+        Module("etcd", {"etcd": "."}),
+        Module(
+            "containerd",
+            {name: f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
+            linker_flags=f"-s -w -X {_CONTAINERD}/version.Version=v2.4.2",
+        ),
+        Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    )
+}
+
+
+def programs() -> Path:
+    """The folder in which all programs that are built lie under their names."""
+    return cache() / "kube" / "current"
+
+
+def build(names: tuple[str, ...] = NEEDED_BY_TESTS) -> None:
+    folder = cache() / "kube"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in names:
+            MODULES[name].build()
+        _link()
+
+
+def _link() -> None:
+    """Makes `current` anew beside the old one and swaps them, so that nobody finds half of it."""
+    built = [module for module in MODULES.values() if module.path.exists()]
+    wanted = {program.name: program for module in built for program in module.path.iterdir()}
+    current = programs()
+    if current.exists() and {program.name: program.readlink() for program in current.iterdir()} == wanted:
+        return
+    made = current.with_name(f"programs.{hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    for name, program in wanted.items():
+        (made / name).symlink_to(program)
+    link = current.with_name(f"current.{os.getpid()}")
+    link.symlink_to(made.name)
+    link.rename(current)
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["path"]:
+            print(programs())
+        case ["build", *names]:
+            unknown = [name for name in names if name not in MODULES]
+            if unknown:
+                print(f"error: no module {', '.join(unknown)}; there are {', '.join(MODULES)}", file=sys.stderr)
+                return 2
+            build(tuple(names) or NEEDED_BY_TESTS)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
