@@ -52,6 +52,7 @@ check: setup ## Check style, types, layers and scripts
 .PHONY: test
 test: check clients sanitizers kube ## Check, then run every test
 	@tools/debian-packages test
+	@tools/debian-packages cluster
 	$(call say,Running the tests)
 	@$(BIN)/pytest
 
@@ -67,6 +68,12 @@ clients: $(INSTALLED) ## Install NVIDIA's libraries that the tests run on the si
 .PHONY: kube
 kube: $(INSTALLED) ## Build Kubernetes, etcd and containerd, once, into a cache outside the checkout
 	@$(BIN)/python -m tools.kube build
+
+.PHONY: cluster
+cluster: setup kube ## Bring up a real Kubernetes with simulated GPUs and gpuslice in it
+	@tools/debian-packages cluster
+	$(call say,Bringing up the cluster)
+	@$(BIN)/gpuslice cluster up
 
 .PHONY: sanitizers
 sanitizers: $(addprefix sanitizer-,$(SANITIZERS)) ## Build the native libraries with sanitizers, for tests

@@ -40,7 +40,7 @@ _VARIANTS: Final = ("bare", "floor", "gpuslice")
 _TURNS: Final = 7
 _TOGETHER: Final = (1, 4, 16, 64)
 _LIMIT: Final = 4 << 30
-#: What issue 4 promises: nanoseconds added to the bare call; the unit says where it is something else.
+#: What is promised: nanoseconds added to the bare call; the unit says where it is something else.
 _GOALS: Final = {
     **{f"alloc+free, {live} live": 60.0 for live in (1, 1000, 10000, 100000)},
     "alloc+free, 8 processes idle beside it": 120.0,
@@ -133,7 +133,19 @@ class Bench:
 
     def stay(self, variant: str, count: int) -> list[subprocess.Popen[str]]:
         """Processes that take part in the session; they end when their input does."""
-        started = [self._start(variant, "stay") for _ in range(count)]
+        return self._start_ready(variant, count, "stay")
+
+    def run_at_once(self, variant: str, count: int) -> list[dict[str, float]]:
+        """Processes that all begin when the last of them is ready."""
+        started = self._start_ready(variant, count, "together")
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return [_figures(process.communicate()[0]) for process in started]
+
+    def _start_ready(self, variant: str, count: int, mode: str) -> list[subprocess.Popen[str]]:
+        started = [self._start(variant, mode) for _ in range(count)]
         for process in started:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready 0\n"
@@ -167,7 +179,7 @@ def _calls(bench: Bench) -> dict[str, dict[str, float]]:
             found = bench.run(variant, "pair")
             for other in others:
                 other.communicate()
-            found["busy"] = statistics.median(busy["pair"] for busy in bench.run_together(variant, 8, "pair"))
+            found["busy"] = statistics.median(busy["pair"] for busy in bench.run_at_once(variant, 8))
             found |= bench.run(variant, "calls")
             for count in (1, 2, 4):
                 found |= bench.run(variant, "threads", str(count))

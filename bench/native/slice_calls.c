@@ -2,6 +2,7 @@
  *
  *     slice_calls calls              pairs with 1 to 100,000 live allocations, launch, memory info
  *     slice_calls pair               pairs alone, with one live allocation
+ *     slice_calls together           the same, when its input says so: several processes begin at the same time
  *     slice_calls threads N          pairs by N threads at once, each in nanoseconds of its own time
  *     slice_calls start              what cuInit took, and the process's private memory after it
  *     slice_calls stay               takes part in the session and says so, until its input ends
@@ -123,6 +124,11 @@ static void measure_threads(int count) {
     printf("threads-%d %.2f\n", count, results[count / 2]);
 }
 
+static void say_ready(void) {
+    puts("ready 0");
+    fflush(stdout);
+}
+
 /* What it wrote to and shares with nobody. */
 static double private_bytes(void) {
     char line[256];
@@ -153,12 +159,16 @@ int main(int argc, char **argv) {
         measure_calls();
     } else if (strcmp(what, "pair") == 0) {
         printf("pair %.2f\n", median_ns(pair));
+    } else if (strcmp(what, "together") == 0) {
+        say_ready();
+        if (getchar() != EOF) {
+            printf("pair %.2f\n", median_ns(pair));
+        }
     } else if (strcmp(what, "threads") == 0 && argc == 3) {
         measure_threads(atoi(argv[2]));
     } else if (strcmp(what, "stay") == 0) {
         require(cuMemAlloc(&live[0], BLOCK_BYTES), "cuMemAlloc");
-        puts("ready 0");
-        fflush(stdout);
+        say_ready();
         while (getchar() != EOF) {
         }
     } else {

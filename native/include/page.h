@@ -5,10 +5,11 @@
  * root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the tenants':
  * one cell per GPU and slot, a cache line each. A slot belongs to one process from attach until the agent clears it.
  *
- * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for `size` bytes it adds
- * them to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
+ * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for more than it has charged
+ * it adds to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
  * before, so two cannot both fit into the last gap. There is no total that could go stale: the sum is the truth,
- * and clearing a dead process's cells is all of recovery. */
+ * and clearing a dead process's cells is all of recovery. What a process frees it may keep charged as spare, and take from
+ * there again without a look at anybody else; whoever finds too little room takes the spare of others first. */
 #ifndef GPUSLICE_PAGE_H
 #define GPUSLICE_PAGE_H
 
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 #define GPUSLICE_PAGE_MAGIC 0x31454741504c5347ull /* "GSLPAGE1" */
-#define GPUSLICE_PAGE_VERSION 1u
+#define GPUSLICE_PAGE_VERSION 2u
 #define GPUSLICE_MAX_GPUS 16u
 #define GPUSLICE_SLOTS 512u /* processes of one session at a time */
 #define GPUSLICE_SESSION_BYTES 64u
@@ -28,16 +29,22 @@
 #define GPUSLICE_EXPIRED 1u  /* past its time to live: what is held stays, nothing new */
 #define GPUSLICE_RELEASED 2u /* the agent forgot it */
 
-/* The bytes of a cell are the low 48 bits of `charged`. The high 16 count attempts, so that one atomic add does both;
- * `laps` counts how often they went round. Allocations granted = laps * 65536 + attempts - withdrawn. */
-#define GPUSLICE_BYTES_MASK ((1ull << 48) - 1)
-#define GPUSLICE_ATTEMPT (1ull << 48)
+/* A cell's `charged` is one word of three numbers, so that no kill can leave them apart: the units charged (held, spare
+ * and asked for just now), how many of them are spare, and the low bits of the epoch in which the process last found
+ * the session within its limit. Spare of another epoch is not used: the room has become less since. */
+#define GPUSLICE_UNIT 512u /* bytes; the driver hands out no less */
+#define GPUSLICE_UNITS_MASK ((1ull << 36) - 1)
+#define GPUSLICE_SPARE_SHIFT 36
+#define GPUSLICE_SPARE_MASK 0xffffull
+#define GPUSLICE_EPOCH_SHIFT 52
+#define GPUSLICE_EPOCH_MASK 0xfffull
+#define GPUSLICE_BYTES_MASK (GPUSLICE_UNITS_MASK * GPUSLICE_UNIT + GPUSLICE_UNIT - 1) /* no limit is higher */
 
 struct gpuslice_gpu {
     uint8_t uuid[16];
     _Atomic uint64_t limit_bytes;
     _Atomic uint32_t core_percent; /* 0: not limited */
-    uint32_t reserved;
+    _Atomic uint32_t epoch;        /* raised by the agent after it lowered the limit or raised an overhead */
 };
 
 struct gpuslice_control {
@@ -52,16 +59,33 @@ struct gpuslice_control {
 };
 _Static_assert(sizeof(struct gpuslice_control) <= GPUSLICE_CONTROL_BYTES, "the control file is one page");
 
-struct gpuslice_cell { /* one process on one GPU; only `overhead` is the agent's to write while the process lives */
-    _Atomic uint64_t charged;
-    _Atomic uint64_t laps;
-    _Atomic uint64_t withdrawn; /* attempts that were taken back */
-    _Atomic uint64_t denied;    /* requests refused (several attempts may be one request, or none) */
-    _Atomic uint64_t overhead;  /* what NVML counts beyond the charged bytes: contexts, modules */
-    _Atomic uint64_t peak;      /* the largest sum over all cells of the GPU that this process was granted */
-    uint64_t reserved[2];
+struct gpuslice_cell { /* one process on one GPU; while it lives, only `overhead` is the agent's to write */
+    _Atomic uint64_t charged;  /* others take the spare out of it */
+    _Atomic uint64_t granted;  /* allocations */
+    _Atomic uint64_t denied;   /* requests refused */
+    _Atomic uint64_t overhead; /* bytes that NVML counts beyond those held: contexts, modules */
+    _Atomic uint64_t peak;     /* the largest sum over all cells of the GPU, in bytes, that this process brought about */
+    uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct gpuslice_cell) == 64, "a cell is a cache line");
+
+static inline uint64_t gpuslice_units(uint64_t charged) {
+    return charged & GPUSLICE_UNITS_MASK;
+}
+
+static inline uint64_t gpuslice_spare(uint64_t charged) {
+    return charged >> GPUSLICE_SPARE_SHIFT & GPUSLICE_SPARE_MASK;
+}
+
+static inline uint64_t gpuslice_epoch(uint64_t charged) {
+    return charged >> GPUSLICE_EPOCH_SHIFT;
+}
+
+/* What the process really holds. A cell that says that more is spare than charged was written by a stranger's hand. */
+static inline uint64_t gpuslice_held_units(uint64_t charged) {
+    uint64_t units = gpuslice_units(charged), spare = gpuslice_spare(charged);
+    return units > spare ? units - spare : 0;
+}
 
 /* `cells` holds gpu_count rows of GPUSLICE_SLOTS cells. */
 static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {

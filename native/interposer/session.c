@@ -1,7 +1,9 @@
-/* Attaching to the session. Whatever goes wrong here denies memory: a limit that cannot be read is a limit of zero. */
+/* Attaching to the sessions. Whatever goes wrong here denies memory: a limit that cannot be read is a limit of zero. */
 #define _GNU_SOURCE
 #include "session.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,16 +15,20 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SESSION_FILE "/etc/gpuslice/session" /* mounted into containers: survives a shell that loses its environment */
+/* Mounted into containers, a file per claim: survives a shell that loses its environment. */
+#define SESSION_FOLDER "/etc/gpuslice/sessions"
+/* Where the agent mounts this library into containers. */
+#define LIBRARY_FOLDER "/usr/lib/gpuslice-container/"
 #define ANSWER_SECONDS 5
 #define RETRY_NS 1000000000ull
 #define HIGH_DESCRIPTOR 300 /* out of the way of programs that count on low numbers */
 
-struct session session = {.connection = -1};
+struct session session;
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -67,8 +73,7 @@ void session_debug(const char *format, ...) {
     write_line(line, length, sizeof line);
 }
 
-void session_explain(void) {
-    const struct gpuslice_control *control = session.page.control;
+void session_explain(const struct gpuslice_control *control) {
     switch (atomic_load(&control->state)) {
     case GPUSLICE_EXPIRED:
         session_complain(COMPLAINT_EXPIRED, "the session's time to live is over; what is allocated stays valid");
@@ -110,28 +115,93 @@ static void take_line(struct parameters *parameters, char *line) {
     }
 }
 
-/* The mounted file wins over the environment: the agent wrote it, anybody writes the environment. */
-static const char *find_parameters(struct parameters *parameters) {
+/* A file that the agent mounted is on a read-only mount. One that is not, somebody in the container put there. */
+static bool read_file(struct parameters *parameters, int folder, const char *name) {
+    int descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct statvfs mount;
+    struct stat status;
+    if (descriptor == -1) {
+        return false;
+    }
+    FILE *file = NULL;
+    if (fstatvfs(descriptor, &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0 && fstat(descriptor, &status) == 0 &&
+        S_ISREG(status.st_mode)) {
+        file = fdopen(descriptor, "r");
+    }
+    if (file == NULL) {
+        close(descriptor);
+        return false;
+    }
+    char line[512];
     memset(parameters, 0, sizeof *parameters);
-    FILE *file = fopen(SESSION_FILE, "re");
-    if (file != NULL) {
-        char line[512];
-        while (fgets(line, sizeof line, file) != NULL) {
-            take_line(parameters, line);
+    while (fgets(line, sizeof line, file) != NULL) {
+        take_line(parameters, line);
+    }
+    fclose(file);
+    return true;
+}
+
+/* The sessions of a container, in the order of their names; UINT32_MAX if there are too many. */
+static uint32_t read_folder(struct parameters *parameters) {
+    struct dirent **names;
+    int found = scandir(SESSION_FOLDER, &names, NULL, alphasort);
+    int folder = found > 0 ? open(SESSION_FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    uint32_t count = 0;
+    for (int i = 0; i < found; i++) {
+        struct parameters one;
+        if (folder != -1 && count != UINT32_MAX && read_file(&one, folder, names[i]->d_name)) {
+            if (count == SESSION_MOST) {
+                count = UINT32_MAX;
+            } else {
+                parameters[count++] = one;
+            }
         }
-        fclose(file);
-    } else {
+        free(names[i]);
+    }
+    if (found >= 0) {
+        free(names);
+    }
+    if (folder != -1) {
+        close(folder);
+    }
+    return count;
+}
+
+static bool in_container(void) {
+    Dl_info info;
+    return dladdr(&session, &info) != 0 && info.dli_fname != NULL &&
+           strncmp(info.dli_fname, LIBRARY_FOLDER, strlen(LIBRARY_FOLDER)) == 0;
+}
+
+/* Mounted files win over the environment: the agent wrote them, anybody writes the environment. In a container the
+ * environment counts for nothing, because its root can move the files out of sight. NULL, or why not. */
+static const char *find_parameters(struct parameters *parameters, uint32_t *count) {
+    *count = read_folder(parameters);
+    if (*count == 0 && in_container()) {
+        return "no session: " SESSION_FOLDER " is not as the agent mounted it";
+    }
+    if (*count == UINT32_MAX) {
+        return "the container has more claims of GPUs than a process can be in (16)";
+    }
+    if (*count == 0) {
+        memset(parameters, 0, sizeof *parameters);
         copy_text(parameters->session, sizeof parameters->session, getenv("GPUSLICE_SESSION"));
         copy_text(parameters->socket, sizeof parameters->socket, getenv("GPUSLICE_IPC_SOCK"));
         copy_text(parameters->token, sizeof parameters->token, getenv("GPUSLICE_IPC_TOKEN"));
+        *count = 1;
     }
-    if (parameters->session[0] == '\0') {
-        return "no session: GPUSLICE_SESSION is not set (start the program with gpuslice run)";
+    for (uint32_t i = 0; i < *count; i++) {
+        if (parameters[i].session[0] == '\0') {
+            return "no session: GPUSLICE_SESSION is not set (start the program with gpuslice run)";
+        }
+        if (parameters[i].socket[0] == '\0') {
+            return "no agent: GPUSLICE_IPC_SOCK is not set or too long for a socket path";
+        }
+        if (parameters[i].token[0] == '\0') {
+            return "no token: GPUSLICE_IPC_TOKEN is not set or too long";
+        }
     }
-    if (parameters->socket[0] == '\0') {
-        return "no agent: GPUSLICE_IPC_SOCK is not set or too long for a socket path";
-    }
-    return parameters->token[0] == '\0' ? "no token: GPUSLICE_IPC_TOKEN is not set or too long" : NULL;
+    return NULL;
 }
 
 /* ---- talking to the agent ---- */
@@ -217,6 +287,16 @@ static void *map_file(int descriptor, uint64_t bytes, int protection) {
     return address;
 }
 
+static void unmap_page(struct page *page) {
+    if (page->control != NULL) {
+        munmap((void *)page->control, GPUSLICE_CONTROL_BYTES);
+    }
+    if (page->cells != NULL) {
+        munmap(page->cells, gpuslice_cells_bytes(page->gpu_count));
+    }
+    memset(page, 0, sizeof *page);
+}
+
 static const char *map_pages(const struct gpuslice_attached *answer, const int descriptors[2], bool observer, struct page *page) {
     bool gpus_fit = answer->gpu_count >= 1 && answer->gpu_count <= GPUSLICE_MAX_GPUS;
     bool slot_fits = answer->slot < GPUSLICE_SLOTS || (observer && answer->slot == GPUSLICE_NO_SLOT);
@@ -225,50 +305,76 @@ static const char *map_pages(const struct gpuslice_attached *answer, const int d
     }
     const struct gpuslice_control *control = map_file(descriptors[0], GPUSLICE_CONTROL_BYTES, PROT_READ);
     struct gpuslice_cell *cells = map_file(descriptors[1], gpuslice_cells_bytes(answer->gpu_count), PROT_READ | PROT_WRITE);
+    *page = (struct page){.control = control, .cells = cells, .slot = answer->slot, .gpu_count = answer->gpu_count};
     if (control == NULL || cells == NULL || control->magic != GPUSLICE_PAGE_MAGIC ||
         control->version != GPUSLICE_PAGE_VERSION || control->gpu_count != answer->gpu_count) {
+        unmap_page(page);
         return "the session's page is broken";
     }
-    *page = (struct page){.control = control, .cells = cells, .slot = answer->slot, .gpu_count = answer->gpu_count};
     return NULL;
+}
+
+/* ---- the GPUs of all sessions ---- */
+
+static const char *number_gpus(void) {
+    session.gpu_count = 0;
+    for (uint32_t i = 0; i < session.page_count; i++) {
+        const struct page *page = &session.pages[i];
+        for (uint32_t index = 0; index < page->gpu_count; index++) {
+            if (session.gpu_count == GPUSLICE_MAX_GPUS) {
+                return "the container's claims have more GPUs than a process can use (16)";
+            }
+            session.gpus[session.gpu_count++] = (struct session_gpu){.page = page, .index = index};
+        }
+    }
+    return NULL;
+}
+
+uint32_t session_find(const uint8_t uuid[16]) {
+    uint32_t found = NO_GPU;
+    for (uint32_t gpu = 0; gpu < session.gpu_count; gpu++) {
+        const struct session_gpu *share = &session.gpus[gpu];
+        if (memcmp(share->page->control->gpus[share->index].uuid, uuid, 16) == 0 &&
+            (found == NO_GPU || session_limit(gpu) > session_limit(found))) {
+            found = gpu; /* of two claims on the same GPU the larger counts: an allocation is in one or the other */
+        }
+    }
+    return found;
 }
 
 /* ---- attaching ---- */
 
 static void forget_after_fork(void) {
-    if (session.connection != -1) {
-        close(session.connection);
+    for (uint32_t i = 0; i < session.page_count; i++) {
+        close(session.connections[i]);
     }
-    session.connection = -1;
-    memset(&session.page, 0, sizeof session.page); /* not mapped here: MADV_DONTFORK */
+    memset(session.pages, 0, sizeof session.pages); /* not mapped here: MADV_DONTFORK */
+    session.page_count = session.gpu_count = 0;
     atomic_store(&session.state, SESSION_NEW);
     atomic_store(&session.retry_ns, 0);
     attach_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* Under attach_lock. NULL, or why not. */
-static const char *attach(bool observer, char *reason, size_t reason_size) {
-    struct parameters parameters;
-    const char *why = find_parameters(&parameters);
-    if (why != NULL) {
-        return why;
-    }
-    int connection = connect_to(parameters.socket);
+/* Attaches to one session. NULL, or why not. */
+static const char *attach_one(const struct parameters *parameters, bool observer, struct page *page, int *kept, char *reason,
+                              size_t reason_size) {
+    int connection = connect_to(parameters->socket);
     if (connection == -1) {
-        snprintf(reason, reason_size, "no agent answers at %s: %s (is gpusliced running?)", parameters.socket, strerror(errno));
+        snprintf(reason, reason_size, "no agent answers at %s: %s (is gpusliced running?)", parameters->socket, strerror(errno));
         return reason;
     }
     struct gpuslice_attached answer;
     int descriptors[2] = {-1, -1};
-    if (!send_request(connection, &parameters, observer) || !receive_answer(connection, &answer, descriptors) ||
+    const char *why;
+    if (!send_request(connection, parameters, observer) || !receive_answer(connection, &answer, descriptors) ||
         answer.magic != GPUSLICE_ATTACH_MAGIC || answer.version != GPUSLICE_PAGE_VERSION) {
         why = "the agent did not answer the attach request";
     } else if (answer.status != GPUSLICE_ATTACH_OK) {
         answer.message[sizeof answer.message - 1] = '\0';
-        snprintf(reason, reason_size, "the agent refused session %.63s: %s", parameters.session, answer.message);
+        snprintf(reason, reason_size, "the agent refused session %.63s: %s", parameters->session, answer.message);
         why = reason;
     } else {
-        why = map_pages(&answer, descriptors, observer, &session.page);
+        why = map_pages(&answer, descriptors, observer, page);
     }
     for (int i = 0; i < 2; i++) {
         if (descriptors[i] != -1) {
@@ -279,9 +385,27 @@ static const char *attach(bool observer, char *reason, size_t reason_size) {
         close(connection);
         return why;
     }
-    session.connection = connection;
-    session_debug("attached to session %s, slot %u, %u GPU(s)", parameters.session, session.page.slot, session.page.gpu_count);
+    *kept = connection;
+    session_debug("attached to session %s, slot %u, %u GPU(s)", parameters->session, page->slot, page->gpu_count);
     return NULL;
+}
+
+/* Under attach_lock: to all sessions, or to none. NULL, or why not. */
+static const char *attach(bool observer, char *reason, size_t reason_size) {
+    struct parameters parameters[SESSION_MOST];
+    uint32_t count;
+    const char *why = find_parameters(parameters, &count);
+    for (uint32_t i = 0; why == NULL && i < count; i++) {
+        why = attach_one(&parameters[i], observer, &session.pages[i], &session.connections[i], reason, reason_size);
+        session.page_count += why == NULL;
+    }
+    why = why == NULL ? number_gpus() : why;
+    while (why != NULL && session.page_count > 0) {
+        session.page_count--;
+        unmap_page(&session.pages[session.page_count]);
+        close(session.connections[session.page_count]);
+    }
+    return why;
 }
 
 bool session_attach(bool observer) {

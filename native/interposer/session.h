@@ -1,4 +1,4 @@
-/* This process's place in its session: attached once, then only read. Shared by the stand-ins of the driver and of NVML. */
+/* This process's place in its sessions: attached once, then only read. Shared by the stand-ins of the driver and of NVML. */
 #ifndef GPUSLICE_SESSION_H
 #define GPUSLICE_SESSION_H
 
@@ -10,24 +10,40 @@
 
 enum session_state { SESSION_NEW, SESSION_ATTACHED, SESSION_REFUSED };
 
+#define SESSION_MOST 16u /* sessions of one process: a container may have several claims */
+
+struct session_gpu { /* a GPU that this process has a share of */
+    const struct page *page;
+    uint32_t index; /* in that page */
+};
+
+/* All sessions of this process. Its GPUs are numbered through, over all of them. */
 struct session {
     _Atomic int state;
-    struct page page;
-    int connection;            /* open as long as the process lives: its end tells the agent of exec */
+    uint32_t page_count, gpu_count;
+    struct page pages[SESSION_MOST];
+    int connections[SESSION_MOST]; /* open as long as the process lives: their end tells the agent of exec */
+    struct session_gpu gpus[GPUSLICE_MAX_GPUS];
     _Atomic uint64_t retry_ns; /* when a refused session may ask again */
 };
 extern struct session session;
 
-/* Attaches if that was not tried yet, or was refused a while ago. An observer reads the pages and holds no slot. */
+#define NO_GPU UINT32_MAX
+
+/* Attaches if that was not tried yet, or was refused a while ago: to all sessions or to none. An observer reads the
+ * pages and holds no slot. */
 bool session_attach(bool observer);
+
+/* The process's number for the GPU; NO_GPU when no session has a share of it. Only once attached. */
+uint32_t session_find(const uint8_t uuid[16]);
 
 /* One line on stderr, once per reason. */
 enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_FOREIGN_GPU, COMPLAINTS };
 void session_complain(enum session_complaint complaint, const char *why);
 void session_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Why nothing may be allocated now although the process is attached, after telling the user; NULL is never returned. */
-void session_explain(void);
+/* Tells the user why nothing may be allocated now although the process is attached. */
+void session_explain(const struct gpuslice_control *control);
 
 static inline uint64_t session_now_ns(void) {
     struct timespec now; /* coarse is precise enough for a heartbeat and cheap enough for every allocation */
@@ -42,16 +58,44 @@ static inline bool session_is_live(const struct gpuslice_control *control) {
            session_now_ns() <= heartbeat + grace;
 }
 
-/* The page, if this process may allocate now. Otherwise NULL, and the user was told why. */
-static inline const struct page *session_page(void) {
-    if (__builtin_expect(atomic_load_explicit(&session.state, memory_order_acquire) == SESSION_ATTACHED, 1) ||
-        session_attach(false)) {
-        if (__builtin_expect(session_is_live(session.page.control), 1)) {
-            return &session.page;
-        }
-        session_explain();
+/* True if this process may allocate on the GPU now. Otherwise the user was told why. */
+static inline bool session_allows(uint32_t gpu) {
+    if (__builtin_expect(atomic_load_explicit(&session.state, memory_order_acquire) != SESSION_ATTACHED, 0) &&
+        !session_attach(false)) {
+        return false;
     }
-    return NULL;
+    if (gpu == NO_GPU) {
+        return false;
+    }
+    const struct gpuslice_control *control = session.gpus[gpu].page->control;
+    if (__builtin_expect(session_is_live(control), 1)) {
+        return true;
+    }
+    session_explain(control);
+    return false;
+}
+
+/* ---- a GPU of an attached process ---- */
+
+static inline bool session_reserve(uint32_t gpu, uint64_t bytes) {
+    return reserve(session.gpus[gpu].page, session.gpus[gpu].index, bytes);
+}
+
+static inline void session_release(uint32_t gpu, uint64_t bytes) {
+    reserve_release(session.gpus[gpu].page, session.gpus[gpu].index, bytes);
+}
+
+static inline void session_count_denied(uint32_t gpu) {
+    reserve_count_denied(session.gpus[gpu].page, session.gpus[gpu].index);
+}
+
+static inline uint64_t session_limit(uint32_t gpu) {
+    return page_limit(session.gpus[gpu].page, session.gpus[gpu].index);
+}
+
+/* What all processes of the session use on it. */
+static inline uint64_t session_used(uint32_t gpu) {
+    return page_used(session.gpus[gpu].page, session.gpus[gpu].index);
 }
 
 #pragma GCC visibility pop

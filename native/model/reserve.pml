@@ -1,14 +1,18 @@
 /* The reserve protocol of native/interposer/reserve.h, for Spin. tests/interposer/test_model.py runs it.
  *
- * Each tenant is one slot of a session's page: a process that reserves, is handed memory by the driver, gives some back,
- * and may be killed before any step; then the driver has freed its memory (a process is reaped after its files are
- * closed), the agent clears its cell some time later, and a new process is given the slot. Reading a cell, adding to it
- * and taking from it are single steps in any order: the sequential consistency that reserve.h asks of its atomics.
+ * Each tenant is one slot of a session's page: a process that reserves, is handed memory by the driver, gives it back and
+ * keeps it as spare or not, reserves again, and may be killed before any step; then the driver has freed its memory (a
+ * process is reaped after its files are closed), the agent clears its cell some time later, and a new process is given
+ * the slot. Reading a cell and exchanging its word are single steps in any order: the sequential consistency that
+ * reserve.h asks of its atomics. An exchange that fails changes nothing and is tried again, so it is no step here.
  *
  * Proven for the sizes below, over all orders of all steps:
- *   - what living processes hold never exceeds the limit, and is never more than what their cells say (assertions);
- *   - when all is over the cells say exactly what is held (assertions at the end), after any kill and clear;
+ *   - what living processes hold never exceeds the limit, and with their spare never what their cells say (assertions);
+ *   - when all is over the cells say exactly what is held and kept (assertions at the end), after any kill and clear;
  *   - nobody waits for anybody: no order of steps gets stuck (Spin's check for invalid end states);
+ *   - with -DLOWERED=n: the agent lowers the limit at any moment; whoever asks after that is granted nothing with which
+ *     more than the lowered limit is held, whatever is kept from before;
+ *   - with -DFITS: requests that fit together are all granted, though all that they need is somebody's spare at first;
  *   - with -DCONTEST: of two requests that fit alone but not together not both are refused for want of room;
  *   - with -DCONTEST -DPAUSES and weak fairness: one of them is granted after all, however many attempts that takes.
  *
@@ -16,10 +20,11 @@
  * take every step in turn for ever would withdraw for ever; without PAUSES Spin finds that order, and the test asks it to.
  * reserve.h makes it impossible in practice: each waits after a withdrawal, and no two slots below eight wait equally
  * long. PAUSES stands for that: the process in the higher slot stays in its pause until the other had an attempt to
- * itself. Weaker memory orders than sequential consistency are not in the model either.
+ * itself. Weaker memory orders than sequential consistency are not in the model either, nor epochs that go round.
  *
- * -DONCE: nobody gives back while it lives, so that three tenants and a kill are few enough states.
- * -DSUM_FIRST breaks the protocol as a check-then-add would: Spin must find more than the limit handed out. */
+ * -DKEPT=n: so much is spare in the first slot at first. -DONCE: nobody gives back while it lives, so that three tenants
+ * and a kill are few enough states. These break the protocol, and Spin must find it: -DSUM_FIRST as a check-then-add
+ * would, -DANY_EPOCH by using spare from before the limit was lowered, -DNO_RECHECK by growing within the limit that was. */
 
 #ifndef TENANTS
 #define TENANTS 2
@@ -36,59 +41,90 @@
 #ifndef ATTEMPTS
 #define ATTEMPTS 2
 #endif
+#ifndef KEPT
+#define KEPT 0
+#endif
 
-byte charged[TENANTS]; /* the cells */
-byte held[TENANTS];    /* what the driver has handed out: not known to the protocol */
+byte charged[TENANTS]; /* the cells: each tenant's three numbers are one word */
+byte spare[TENANTS];
+bit seen_epoch[TENANTS];
+byte limit = LIMIT; /* the agent's */
+bit epoch;
+byte held[TENANTS]; /* what the driver has handed out: not known to the protocol */
 bool killed[TENANTS];
-bool ended[TENANTS];   /* did what it wanted; what it still holds it keeps */
+bool ended[TENANTS]; /* did what it wanted; what it still holds it keeps */
 
 #ifdef CONTEST
 bool granted[TENANTS];
 bool refused[TENANTS];
 bool in_attempt[TENANTS];
-byte attempts_alone;   /* that the lower slot began while the higher one paused */
+byte attempts_alone; /* that the lower slot began while the higher one paused */
 #endif
 
-inline check_limit() {
+/* The driver is asked. */
+inline hand_out() {
     d_step {
+        held[me] = held[me] + bytes;
         n = 0; total = 0;
         do
-        :: n < TENANTS -> assert(held[n] <= charged[n] || killed[n]); total = total + held[n]; n++
+        :: n < TENANTS -> assert(held[n] + spare[n] <= charged[n] || killed[n]); total = total + held[n]; n++
         :: else -> break
         od;
         assert(total <= LIMIT);
+#ifdef LOWERED
+        assert(!asked_after || total <= LOWERED);
+#endif
         n = 0; total = 0
     }
 }
 
 inline page_sum() {
-    sum = 0; at = 0;
+    atomic { sum = 0; idle = 0; at = 0 };
     do
-    :: at < TENANTS -> atomic { sum = sum + charged[at]; at++ } /* one cell, one step */
+    :: at < TENANTS -> d_step { sum = sum + charged[at]; idle = idle + spare[at]; at++ } /* one cell, one step */
     :: else -> break
     od;
     at = 0
 }
 
-/* The own bytes, added. With SUM_FIRST the sum was taken before, so the own bytes are added to it afterwards. */
+/* The own units, added, and what was spare among them. With SUM_FIRST the sum was taken before. */
 inline add_then_sum() {
 #ifdef SUM_FIRST
     page_sum();
-    sum = sum + bytes;
-    charged[me] = charged[me] + bytes
+    d_step { sum = sum - spare[me] + bytes; charged[me] = charged[me] - spare[me] + bytes; spare[me] = 0 }
 #else
-    charged[me] = charged[me] + bytes;
+    d_step { charged[me] = charged[me] - spare[me] + bytes; spare[me] = 0 };
     page_sum()
 #endif
+}
+
+inline reclaim() {
+    at = 0;
+    do
+    :: at < TENANTS && sum + bytes > most -> /* the own cell first, until there is enough */
+        d_step {
+            n = (me + at) % TENANTS;
+            sum = sum - (sum > spare[n] -> spare[n] : sum);
+            charged[n] = charged[n] - spare[n]; spare[n] = 0;
+            n = 0; at++
+        }
+    :: else -> break
+    od;
+    at = 0
 }
 
 inline room() {
     looks = 0; fits = false;
     do
-    :: looks < LOOKS && !fits -> page_sum(); fits = (sum + bytes <= LIMIT); looks++
+    :: looks < LOOKS && !fits -> page_sum(); looks++;
+        if
+        :: sum + bytes <= most -> fits = true
+        :: sum + bytes > most && sum - idle + bytes <= most -> reclaim()
+        :: else
+        fi
     :: else -> break
     od;
-    looks = 0; sum = 0
+    atomic { looks = 0; sum = 0; idle = 0 }
 }
 
 inline pause_after_withdrawal() {
@@ -104,13 +140,16 @@ inline pause_after_withdrawal() {
 #endif
 }
 
-inline reserve() {
-    success = false; attempt = 0;
+inline grow() {
+    attempt = 0;
     do
 #ifdef CONTEST
     :: !success -> /* as often as it takes */
 #else
     :: !success && attempt < ATTEMPTS -> attempt++;
+#endif
+#ifdef LOWERED
+        now = epoch; most = limit; /* in this order */
 #endif
         room();
         if
@@ -123,42 +162,75 @@ inline reserve() {
 #endif
         add_then_sum();
         if
-        :: sum <= LIMIT -> success = true
+#ifdef NO_RECHECK
+        :: sum <= most -> success = true; seen_epoch[me] = now
+#else
+        :: sum <= most && epoch == now -> success = true; seen_epoch[me] = now
+#endif
         :: else -> charged[me] = charged[me] - bytes;
 #ifdef CONTEST
             in_attempt[me] = false;
 #endif
             pause_after_withdrawal()
         fi;
-        sum = 0
+        atomic { sum = 0; idle = 0 }
     :: else -> break
     od;
-    attempt = 0; fits = false
+    atomic { attempt = 0; fits = false }
+}
+
+inline reserve() {
+    success = false;
+#ifdef LOWERED
+    atomic { now = epoch; asked_after = (epoch == 1) };
+#endif
+    d_step { /* from the own spare, with one exchange */
+        if
+#ifdef ANY_EPOCH
+        :: spare[me] >= bytes -> spare[me] = spare[me] - bytes; success = true
+#else
+        :: seen_epoch[me] == now && spare[me] >= bytes -> spare[me] = spare[me] - bytes; success = true
+#endif
+        :: else
+        fi
+    };
+    if
+    :: !success -> grow()
+    :: else
+    fi;
+#ifdef FITS
+    assert(success);
+#endif
+    if
+    :: success -> hand_out()
+    :: else
+    fi
+}
+
+inline give_back() {
+    held[me] = held[me] - bytes;
+    if
+    :: spare[me] = spare[me] + bytes /* kept */
+    :: charged[me] = charged[me] - bytes /* as much was kept before */
+    fi
 }
 
 proctype tenant(byte me; byte bytes) {
-    byte sum, at, looks, attempt, n, total;
-    bool fits, success;
+    byte sum, idle, at, looks, attempt, n, total, most = LIMIT;
+    bit now;
+    bool fits, success, asked_after;
 again:
     {
         reserve();
+#ifdef CONTEST
         if
-        :: success -> atomic { held[me] = held[me] + bytes; check_limit() } /* the driver is asked */
-#ifdef CONTEST
-            ; granted[me] = true
-#endif
-        :: else
-#ifdef CONTEST
-            ; atomic { refused[me] = true; assert(!(refused[0] && refused[1])) }
-#endif
+        :: success -> granted[me] = true
+        :: else -> atomic { refused[me] = true; assert(!(refused[0] && refused[1])) }
         fi;
+#endif
 #if !defined(CONTEST) && !defined(ONCE)
         if
-        :: success -> held[me] = held[me] - bytes; charged[me] = charged[me] - bytes; reserve(); /* given back, wanted again */
-            if
-            :: success -> atomic { held[me] = held[me] + bytes; check_limit() }
-            :: else
-            fi
+        :: success -> give_back(); reserve() /* wanted again */
         :: skip /* kept until the end */
         fi;
 #endif
@@ -166,11 +238,19 @@ again:
     } unless {
         killed[me];
         held[me] = 0; /* the kernel and the driver, before anybody hears of its end */
-        atomic { charged[me] = 0; killed[me] = false; /* the agent */
-                 sum = 0; at = 0; looks = 0; attempt = 0; fits = false; success = false };
+        d_step { charged[me] = 0; spare[me] = 0; seen_epoch[me] = 0; killed[me] = false; /* the agent */
+                 sum = 0; idle = 0; at = 0; looks = 0; attempt = 0; n = 0; total = 0; most = LIMIT; now = 0;
+                 fits = false; success = false; asked_after = false };
         goto again
     }
 }
+
+#ifdef LOWERED
+proctype agent() {
+    limit = LOWERED;
+    epoch = 1
+}
+#endif
 
 /* Kills the first or the last at any moment, or nobody. */
 proctype reaper() {
@@ -189,10 +269,18 @@ proctype reaper() {
 init {
     byte n = 0, total = 0;
     atomic {
+        charged[0] = KEPT; spare[0] = KEPT;
+#ifdef FITS
+        run tenant(0, 1);
+#else
         run tenant(0, 2);
+#endif
         run tenant(1, 2);
 #if TENANTS > 2
         run tenant(2, 1);
+#endif
+#ifdef LOWERED
+        run agent();
 #endif
 #if KILLS > 0
         run reaper()
@@ -200,7 +288,7 @@ init {
     };
     (_nr_pr == 1);
     do /* the books are exact */
-    :: n < TENANTS -> assert(charged[n] == held[n]); total = total + held[n]; n++
+    :: n < TENANTS -> assert(charged[n] == held[n] + spare[n]); total = total + charged[n]; n++
     :: else -> break
     od;
     assert(total <= LIMIT)

@@ -185,7 +185,7 @@ NONSENSE: dict[str, tuple[Callable[[], tuple[bytes, list[int]]], str]] = {
     "a page cut off": (lambda: (answer(), pages(control(), control_bytes=100)), "page is broken"),
     "cells cut off": (lambda: (answer(), pages(control(), cells=64)), "page is broken"),
     "a page with another magic": (lambda: (answer(), pages(control(magic=1))), "page is broken"),
-    "a page of another version": (lambda: (answer(), pages(control(version=2))), "page is broken"),
+    "a page of another version": (lambda: (answer(), pages(control(version=99))), "page is broken"),
     "a page with other GPUs": (lambda: (answer(), pages(control(gpu_count=2))), "page is broken"),
     "a file that is none": (lambda: (answer(), list(os.pipe())), "page is broken"),
     "no slot": (lambda: (answer(slot=page.NO_SLOT), pages(control())), "makes no sense"),

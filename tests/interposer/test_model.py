@@ -46,8 +46,10 @@ def holds(report: str) -> bool:
     "defines",
     [
         ("TENANTS=2", "KILLS=2"),
+        ("TENANTS=2", "KILLS=2", "KEPT=3"),
         ("TENANTS=3", "KILLS=0", "LOOKS=1", "ATTEMPTS=1"),
         ("TENANTS=3", "KILLS=1", "LOOKS=1", "ATTEMPTS=1", "ONCE"),
+        ("TENANTS=3", "KILLS=1", "LOOKS=1", "ATTEMPTS=1", "ONCE", "KEPT=2"),
     ],
     ids=" ".join,
 )
@@ -55,12 +57,29 @@ def test_never_over_the_limit_exact_after_kills_and_never_stuck(defines: tuple[s
     assert holds(search(tmp_path, *defines))
 
 
-def test_of_two_that_fit_alone_not_both_are_refused_for_want_of_room(tmp_path: Path) -> None:
-    assert holds(search(tmp_path, "CONTEST", "KILLS=0"))
+LOWERED = ("KILLS=0", "LIMIT=4", "LOWERED=2")
 
 
-def test_of_two_that_fit_alone_one_is_granted_when_they_do_not_wait_equally_long(tmp_path: Path) -> None:
-    assert holds(search(tmp_path, "CONTEST", "PAUSES", "KILLS=0", liveness=True))
+@pytest.mark.parametrize("defines", [LOWERED, ("KILLS=0", "LOWERED=2", "KEPT=3")], ids=" ".join)
+def test_a_lowered_limit_holds_for_whoever_asks_after_it(defines: tuple[str, ...], tmp_path: Path) -> None:
+    assert holds(search(tmp_path, *defines))
+
+
+def test_what_fits_is_granted_though_another_keeps_all_of_it(tmp_path: Path) -> None:
+    assert holds(search(tmp_path, "FITS", "KILLS=0", "KEPT=3"))
+
+
+KEPT = pytest.mark.parametrize("kept", ["KEPT=0", "KEPT=3"])
+
+
+@KEPT
+def test_of_two_that_fit_alone_not_both_are_refused_for_want_of_room(kept: str, tmp_path: Path) -> None:
+    assert holds(search(tmp_path, "CONTEST", "KILLS=0", kept))
+
+
+@KEPT
+def test_of_two_that_fit_alone_one_is_granted_when_they_do_not_wait_equally_long(kept: str, tmp_path: Path) -> None:
+    assert holds(search(tmp_path, "CONTEST", "PAUSES", "KILLS=0", kept, liveness=True))
 
 
 def test_only_the_unequal_pauses_keep_two_from_withdrawing_for_ever(tmp_path: Path) -> None:
@@ -68,8 +87,15 @@ def test_only_the_unequal_pauses_keep_two_from_withdrawing_for_ever(tmp_path: Pa
     assert not holds(search(tmp_path, "CONTEST", "KILLS=0", liveness=True))
 
 
-def test_the_sum_before_the_bytes_would_hand_out_too_much(tmp_path: Path) -> None:
+def test_the_sum_before_the_units_would_hand_out_too_much(tmp_path: Path) -> None:
     """So the search can fail."""
     report = search(tmp_path, "TENANTS=2", "KILLS=0", "SUM_FIRST")
     assert not holds(report)
     assert "assertion violated (total<=3)" in report
+
+
+@pytest.mark.parametrize("mistake", ["ANY_EPOCH", "NO_RECHECK"])
+def test_without_the_epoch_a_lowered_limit_would_not_hold(mistake: str, tmp_path: Path) -> None:
+    report = search(tmp_path, *LOWERED, mistake)
+    assert not holds(report)
+    assert "||(total<=2)" in report

@@ -53,18 +53,31 @@ def test_the_table_of_allocations_is_right_from_many_threads_and_with_no_memory(
 
 
 MUTATIONS = {
-    "the sum before the bytes": (
-        """        reserve_add(own, bytes);
+    "the sum before the units": (
+        """        if (!reserve_add(own, units)) {
+            return false;
+        }
         GPUSLICE_STEP("charged");
-        uint64_t sum = page_sum(page, gpu);
+        uint64_t sum = page_sum(page, gpu).charged;
 """,
-        """        uint64_t sum = page_sum(page, gpu) + bytes;
-        reserve_add(own, bytes);
-        GPUSLICE_STEP("charged");
+        """        uint64_t sum = page_sum(page, gpu).charged + units * GPUSLICE_UNIT;
+        reserve_add(own, units);
 """,
     ),
-    "no withdrawal": ("        atomic_fetch_sub(&own->charged, bytes);\n", ""),
+    "no withdrawal": ("        atomic_fetch_sub(&own->charged, units);\n", ""),
     "the own cell alone": ("slot < slots; slot++", "slot < slots && slot < 1; slot++"),
+    "spare that is not in the sum": ("units += gpuslice_units(charged);", "units += gpuslice_held_units(charged);"),
+    "spare that nobody else can have": ("i < slots && units <", "i < 1 && units <"),
+    "spare taken without looking again": (
+        "atomic_compare_exchange_strong(cell, &charged, reserve_bare(charged))",
+        "(atomic_fetch_sub(cell, charged - reserve_bare(charged)), true)",
+    ),
+    "spare from before the limit was lowered": ("gpuslice_epoch(charged) == epoch", "epoch <= GPUSLICE_EPOCH_MASK"),
+    "grown within a limit that is no more": (" && page_epoch(page, gpu) == epoch", ""),
+    "the limit before the epoch": (
+        "uint64_t epoch = page_epoch(page, gpu), limit = page_limit(page, gpu);",
+        "uint64_t limit = page_limit(page, gpu), epoch = page_epoch(page, gpu);",
+    ),
 }
 
 

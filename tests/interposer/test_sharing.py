@@ -34,6 +34,39 @@ def test_all_processes_of_a_session_share_one_limit(node: Node) -> None:
     node.expect_used(LIMIT)
 
 
+def test_what_some_freed_is_wholly_there_for_another(node: Node) -> None:
+    """Each keeps some of what it freed for itself: nobody sees that, and it is in nobody's way."""
+    session = node.session(128 * MIB)
+    tenants = [node.tenant(session) for _ in range(8)]
+    for _ in range(3):
+        for tenant in tenants:
+            for block in tenant.fill("linear", MIB, times=4):
+                assert tenant.give("free", block) == 0
+        assert node.held(session) == [0]
+        for tenant in tenants:
+            assert tenant.info() == (128 * MIB, 128 * MIB)
+        for tenant in tenants:
+            (all_of_it,) = tenant.fill("linear", 128 * MIB, times=1)
+            assert tenant.info() == (0, 128 * MIB)
+            assert tenants[tenant is tenants[0]].take("linear", 1) == OUT_OF_MEMORY
+            assert tenant.give("free", all_of_it) == 0
+    assert node.client.show(session.id).gpus[0].peak_bytes == 128 * MIB
+    assert node.client.show(session.id).allocations == 3 * 8 * (4 + 1)
+    node.expect_used(0)
+
+
+def test_what_a_process_freed_is_not_its_own_above_a_lowered_limit(node: Node) -> None:
+    session = node.session(128 * MIB)
+    first, second = node.tenant(session), node.tenant(session)
+    first.fill("linear", 64 * MIB, times=1)
+    (block,) = second.fill("linear", MIB, times=1)
+    assert second.give("free", block) == 0
+    node.client.limit(session.id, 64 * MIB)
+    assert second.take("linear", MIB) == OUT_OF_MEMORY
+    node.client.limit(session.id, 65 * MIB)
+    assert second.take("linear", MIB) == 0
+
+
 def test_sessions_do_not_see_each_other(node: Node) -> None:
     first, second = node.session(LIMIT), node.session(2 * LIMIT)
     one, other = node.tenant(first), node.tenant(second)
@@ -148,6 +181,7 @@ def test_memory_info_nvml_and_the_agent_agree(make_node: MakeNode) -> None:
     session = node.client.create(gpus=[GpuShare(uuid, LIMIT)])
     tenant = node.tenant(session, device=1)
     tenant.fill("linear", 3 * PIECE, times=1)
+    assert [tenant.give("free", block) for block in tenant.fill("linear", 512, times=3)] == [0] * 3
     assert tenant.info() == (LIMIT - 3 * PIECE, LIMIT)
     assert tenant.ask("total") == f"0 {LIMIT}"
     seen = node.run([sys.executable, "-c", NVML], session, python_path())

@@ -22,6 +22,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "gpuslice_attach": page.Attach,
     "gpuslice_attached": page.Attached,
 }
+#: Cells' words: nothing, some of it spare, all of it, more than there is, and every bit set.
+WORDS = (0, 100, 100 | 30 << 36, 100 | 100 << 36 | 5 << 52, 100 | 101 << 36, 2**36 - 1, 2**64 - 1)
 CONSTANTS = {
     "GPUSLICE_PAGE_MAGIC": page.MAGIC,
     "GPUSLICE_PAGE_VERSION": page.VERSION,
@@ -33,8 +35,13 @@ CONSTANTS = {
     "GPUSLICE_ACTIVE": page.ACTIVE,
     "GPUSLICE_EXPIRED": page.EXPIRED,
     "GPUSLICE_RELEASED": page.RELEASED,
+    "GPUSLICE_UNIT": page.UNIT,
+    "GPUSLICE_UNITS_MASK": page.UNITS_MASK,
+    "GPUSLICE_SPARE_SHIFT": page.SPARE_SHIFT,
+    "GPUSLICE_SPARE_MASK": page.SPARE_MASK,
+    "GPUSLICE_EPOCH_SHIFT": page.EPOCH_SHIFT,
+    "GPUSLICE_EPOCH_MASK": page.EPOCH_MASK,
     "GPUSLICE_BYTES_MASK": page.BYTES_MASK,
-    "GPUSLICE_ATTEMPT": page.ATTEMPT,
     "GPUSLICE_ATTACH_MAGIC": page.ATTACH_MAGIC,
     "GPUSLICE_ATTACH_OBSERVER": page.ATTACH_OBSERVER,
     "GPUSLICE_NO_SLOT": page.NO_SLOT,
@@ -43,6 +50,7 @@ CONSTANTS = {
     "GPUSLICE_ATTACH_UNKNOWN": page.ATTACH_UNKNOWN,
     "GPUSLICE_ATTACH_FULL": page.ATTACH_FULL,
     "GPUSLICE_ATTACH_BROKEN": page.ATTACH_BROKEN,
+    **{f"gpuslice_held_units({word}ull) * GPUSLICE_UNIT": page.held_bytes(word) for word in WORDS},
     "gpuslice_cells_bytes(1)": page.cells_bytes(1),
     "gpuslice_cells_bytes(16)": page.cells_bytes(16),
 }
@@ -83,6 +91,6 @@ def test_python_and_c_agree_on_every_field(told_by_compiler: dict[str, int]) -> 
 
 
 def test_a_cell_s_words_are_in_the_order_of_its_fields() -> None:
-    cell = page.Cell(charged=1, laps=2, withdrawn=3, denied=4, overhead=5, peak=6)
-    assert page.CELL_WORDS.unpack(bytes(cell)) == (1, 2, 3, 4, 5, 6)
+    cell = page.Cell(charged=1, granted=2, denied=3, overhead=4, peak=5)
+    assert page.CELL_WORDS.unpack(bytes(cell)) == (1, 2, 3, 4, 5)
     assert page.CELL_WORDS.size == page.CELL_BYTES

@@ -179,10 +179,10 @@ class TenantProcess:
         self.process.stdin.write(" ".join(map(str, command)) + "\n")
         self.process.stdin.flush()
 
-    def control(self) -> tuple[int, int, int, int]:
-        """State, limit, slots, heartbeat: what its control page says."""
-        state, limit, slots, heartbeat = self.do("control").strip("()").split(",")
-        return int(state), int(limit), int(slots), int(heartbeat)
+    def control(self) -> tuple[int, int, int, int, int]:
+        """State, limit, slots, heartbeat, epoch: what its control page says."""
+        state, limit, slots, heartbeat, epoch = self.do("control").strip("()").split(",")
+        return int(state), int(limit), int(slots), int(heartbeat), int(epoch)
 
     def kill(self) -> None:
         self.process.kill()

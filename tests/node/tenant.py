@@ -4,7 +4,8 @@
 
 It prints the status and slot it got, then `ok …` after each command that it reads:
 
-    charge GPU BYTES | free GPU BYTES | deny GPU | peak GPU BYTES     what an allocator does
+    charge GPU BYTES | free GPU BYTES | deny GPU | peak GPU BYTES     what an allocator does, in whole units
+    keep GPU BYTES                                                    frees, and keeps it as spare
     attach | observe | close | exec                                   what a process does
     garbage | resize BYTES | rewrite                                  what it should not do
 """
@@ -49,13 +50,6 @@ class Tenant:
             self.cells = mmap.mmap(self.cells_descriptor, 0)
         return attached
 
-    def _attempt(self, gpu: int, size: int) -> None:
-        offset = page.cell_offset(gpu, self.slot)
-        before = WORD.unpack_from(self.cells, offset)[0]
-        self._add(gpu, "charged", size + page.ATTEMPT)
-        if before // page.ATTEMPT == page.ATTEMPTS_PER_LAP - 1:
-            self._add(gpu, "laps", 1)
-
     def _add(self, gpu: int, field: str, amount: int) -> None:
         offset = page.cell_offset(gpu, self.slot) + getattr(page.Cell, field).offset
         WORD.pack_into(self.cells, offset, WORD.unpack_from(self.cells, offset)[0] + amount & 2**64 - 1)
@@ -64,12 +58,13 @@ class Tenant:
         numbers = [int(argument) for argument in arguments]
         match command:
             case "charge":
-                self._attempt(numbers[0], numbers[1])
+                self._add(numbers[0], "charged", _units(numbers[1]))
+                self._add(numbers[0], "granted", 1)
             case "free":
-                self._add(numbers[0], "charged", -numbers[1])
+                self._add(numbers[0], "charged", -_units(numbers[1]))
+            case "keep":
+                self._add(numbers[0], "charged", _units(numbers[1]) << page.SPARE_SHIFT)
             case "deny":
-                self._attempt(numbers[0], 0)
-                self._add(numbers[0], "withdrawn", 1)
                 self._add(numbers[0], "denied", 1)
             case "peak":
                 self._add(numbers[0], "peak", numbers[1])
@@ -77,7 +72,8 @@ class Tenant:
                 return page.CELL_WORDS.unpack_from(self.cells, page.cell_offset(numbers[0], self.slot))
             case "control":
                 control = page.Control.from_buffer_copy(self.control)
-                return control.state, control.gpus[0].limit_bytes, control.slots_high, control.heartbeat_ns
+                gpu = control.gpus[0]
+                return control.state, gpu.limit_bytes, control.slots_high, control.heartbeat_ns, gpu.epoch
             case _:
                 return self._misbehave(command, numbers)
         return ""
@@ -124,6 +120,12 @@ class Tenant:
             except OSError as error:
                 problems.append(error.strerror or "")
         return ", ".join(problems)
+
+
+def _units(size: int) -> int:
+    units, rest = divmod(size, page.UNIT)
+    assert rest == 0, f"{size} bytes are not whole units"
+    return units
 
 
 def _say(*words: object) -> None:

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuslice.node import page
+from gpuslice.node.page import UNIT
 from tests.native.inside import python_path
 from tests.node.support import GPU, OTHER_GPU, AgentProcess, clean_environment, eventually
 
@@ -63,25 +65,48 @@ def test_processes_get_the_lowest_free_slots(agent: AgentProcess, tenant: StartT
 def test_what_a_tenant_holds_is_shown(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create("2GiB", gpus=[GPU, OTHER_GPU], name="two")
     first, second = tenant(session), tenant(session)
-    first.do("charge", 0, 1000)
-    first.do("charge", 1, 500)
-    second.do("charge", 1, 250)
+    first.do("charge", 0, 1000 * UNIT)
+    first.do("charge", 1, 500 * UNIT)
+    second.do("charge", 1, 250 * UNIT)
     second.do("deny", 1)
-    second.do("peak", 1, 750)
+    second.do("peak", 1, 750 * UNIT)
     shown = agent.client().show("two")
-    assert [(gpu.held_bytes, gpu.peak_bytes) for gpu in shown.gpus] == [(1000, 0), (750, 750)]
-    assert [process.held_bytes for process in shown.processes] == [[1000, 500], [0, 250]]
+    assert [(gpu.held_bytes, gpu.peak_bytes) for gpu in shown.gpus] == [(1000 * UNIT, 0), (750 * UNIT, 750 * UNIT)]
+    assert [process.held_bytes for process in shown.processes] == [[1000 * UNIT, 500 * UNIT], [0, 250 * UNIT]]
     assert (shown.allocations, shown.denials) == (3, 1)
+
+
+def test_what_a_tenant_keeps_as_spare_is_not_held(agent: AgentProcess, tenant: StartTenant) -> None:
+    session = agent.create()
+    thrifty = tenant(session)
+    thrifty.do("charge", 0, 1000 * UNIT)
+    thrifty.do("keep", 0, 600 * UNIT)
+    assert agent.client().show(session.id).gpus[0].held_bytes == 400 * UNIT
+    thrifty.kill()
+    eventually(lambda: agent.client().show(session.id).gpus[0].recovered_bytes == 400 * UNIT)
+
+
+def test_tenants_are_told_when_there_is_less_room(agent: AgentProcess, tenant: StartTenant) -> None:
+    session = agent.create("1GiB")
+    watching = tenant(session)
+    epochs = [watching.control()[4]]
+    for limit in ("2GiB", "2GiB", "1GiB"):
+        agent.client().limit(session.id, limit)
+        epochs.append(watching.control()[4])
+    assert [later - before for before, later in pairwise(epochs)] == [0, 0, 1]
+    agent.kill()  # between the limit and the word about it, as far as the next agent knows
+    agent.start()
+    assert watching.control()[4] > epochs[-1]
 
 
 def test_a_killed_process_gives_its_bytes_back(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     survivor, victim = tenant(session), tenant(session)
-    survivor.do("charge", 0, 100)
+    survivor.do("charge", 0, 100 * UNIT)
     victim.do("charge", 0, 1 << 20)
     victim.do("deny", 0)
     victim.kill()
-    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 100)
+    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 100 * UNIT)
     gpu = agent.client().show(session.id).gpus[0]
     assert (gpu.recovered_bytes, gpu.allocations, gpu.denials) == (1 << 20, 2, 1)
     (line,) = agent.audit("detach")
@@ -94,11 +119,11 @@ def test_attaching_again_gives_the_old_slot_back(agent: AgentProcess, tenant: St
     session = agent.create()
     again = tenant(session)
     for count in (1, 2, 3):
-        again.do("charge", 0, 5)
+        again.do("charge", 0, 5 * UNIT)
         assert agent.client().show(session.id).allocations == count
         assert again.do("attach") == "0"
     shown = agent.client().show(session.id)
-    assert (len(shown.processes), shown.allocations, shown.gpus[0].recovered_bytes) == (1, 3, 15)
+    assert (len(shown.processes), shown.allocations, shown.gpus[0].recovered_bytes) == (1, 3, 15 * UNIT)
     again.kill()
     eventually(lambda: not agent.client().show(session.id).processes)
     assert agent.client().show(session.id).allocations == 3
@@ -107,21 +132,21 @@ def test_attaching_again_gives_the_old_slot_back(agent: AgentProcess, tenant: St
 def test_exec_gives_the_slot_back(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     runner = tenant(session)
-    runner.do("charge", 0, 77)
+    runner.do("charge", 0, 77 * UNIT)
     runner.say("exec")
     eventually(lambda: not agent.client().show(session.id).processes)
     assert runner.process.poll() is None
     assert agent.audit("detach")[0]["reason"] == "left the session"
-    assert agent.client().show(session.id).gpus[0].recovered_bytes == 77
+    assert agent.client().show(session.id).gpus[0].recovered_bytes == 77 * UNIT
 
 
 def test_a_program_that_closes_its_descriptors_keeps_its_slot(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     tidy = tenant(session)
-    tidy.do("charge", 0, 7)
+    tidy.do("charge", 0, 7 * UNIT)
     tidy.do("close")
     assert tenant(session).slot == 1
-    assert agent.client().show(session.id).gpus[0].held_bytes == 7
+    assert agent.client().show(session.id).gpus[0].held_bytes == 7 * UNIT
     tidy.kill()
     eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 0)
 
@@ -138,10 +163,10 @@ def test_exec_is_noticed_without_a_connection(agent: AgentProcess, tenant: Start
 def test_an_observer_takes_no_slot(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     reader = tenant(session)
-    reader.do("charge", 0, 9)
+    reader.do("charge", 0, 9 * UNIT)
     assert reader.do("observe") == str(page.NO_SLOT)
     shown = agent.client().show(session.id)
-    assert [(process.slot, process.held_bytes) for process in shown.processes] == [(0, [9])]
+    assert [(process.slot, process.held_bytes) for process in shown.processes] == [(0, [9 * UNIT])]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 128])
@@ -169,8 +194,8 @@ def test_a_stranger_s_uid_needs_the_session_s_token(agent: AgentProcess, tenant:
     # Containers run as anybody: with the token, they are the session's tenants.
     allowed = tenant(session, user=NOBODY)
     assert allowed.status == page.ATTACH_OK
-    allowed.do("charge", 0, 3)
-    assert agent.client().show(session.id).gpus[0].held_bytes == 3
+    allowed.do("charge", 0, 3 * UNIT)
+    assert agent.client().show(session.id).gpus[0].held_bytes == 3 * UNIT
 
 
 def test_an_unknown_session_is_told(agent: AgentProcess, tenant: StartTenant) -> None:

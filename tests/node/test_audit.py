@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuslice.node.page import UNIT
 from tests.node.support import AgentProcess, eventually
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def test_a_session_s_life_is_in_the_audit_log(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create(name="life")
     process = tenant(session)
-    process.do("charge", 0, 10)
+    process.do("charge", 0, 10 * UNIT)
     process.kill()
     eventually(lambda: agent.audit("detach"))
     agent.client().release("life")
@@ -32,7 +33,7 @@ def test_a_session_s_life_is_in_the_audit_log(agent: AgentProcess, tenant: Start
         assert datetime.fromisoformat(line["time"]).tzinfo is not None
         assert (line["session_id"], line["result"], line["error_code"]) == ("life", "ok", None)
     assert (lines[0]["bytes"], lines[0]["uid"]) == (1 << 30, os.getuid())
-    assert (lines[2]["pid"], lines[2]["bytes"]) == (process.pid, 10)
+    assert (lines[2]["pid"], lines[2]["bytes"]) == (process.pid, 10 * UNIT)
     assert session.token not in agent.audit_log.read_text()
     assert agent.audit_log.stat().st_mode & 0o777 == 0o600
 

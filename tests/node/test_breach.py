@@ -140,6 +140,19 @@ def test_memory_that_was_not_charged_becomes_overhead(gpu_agent: AgentProcess, u
     eventually(lambda: gpu_agent.client().show(session.id).gpus[0].overhead_bytes == CONTEXT)
 
 
+def test_more_overhead_is_less_room_for_what_tenants_keep(
+    gpu_agent: AgentProcess, user: StartUser, tenant: StartTenant
+) -> None:
+    session = gpu_agent.client().create("1GiB", gpus=["0"])
+    watching = tenant(session)
+    before = watching.control()[4]
+    loading = user(session)
+    eventually(lambda: gpu_agent.client().show(session.id).gpus[0].overhead_bytes == CONTEXT)
+    eventually(lambda: watching.control()[4] > before)
+    loading.close()
+    eventually(lambda: gpu_agent.client().show(session.id).gpus[0].overhead_bytes == 0)
+
+
 def test_a_process_that_avoids_the_preload_is_found(gpu_agent: AgentProcess, user: StartUser) -> None:
     session = gpu_agent.client().create("1GiB", gpus=["0"])
     began = time.monotonic()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.node import attach, page
+from gpuslice.node.page import UNIT
 from tests.node.support import PATIENCE_SECONDS, AgentProcess, eventually
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ def test_ten_thousand_connections_keep_nobody_out(new_agent: AgentProcess, tenan
         for _ in range(count):
             stack.enter_context(connect(agent.state / "agent.sock", patient=True))
         assert tenant(session).slot == 1
-        assert before.do("charge", 0, 5) == ""
-        assert agent.client().show(session.id).gpus[0].held_bytes == 5
+        assert before.do("charge", 0, 5 * UNIT) == ""
+        assert agent.client().show(session.id).gpus[0].held_bytes == 5 * UNIT
         assert agent.descriptors() < 700
 
 
@@ -152,7 +153,7 @@ def test_an_agent_without_descriptors_serves_those_it_has(new_agent: AgentProces
         assert "descriptors" in tenants[-1].message
         for _ in range(200):
             stack.enter_context(connect(agent.state / "agent.sock"))
-        tenants[0].do("charge", 0, 1)
+        tenants[0].do("charge", 0, UNIT)
         tenants[0].kill()
         # The place of the one that ended is free, in spite of 200 that say nothing.
         eventually(lambda: tenant(session).status == page.ATTACH_OK)
@@ -163,15 +164,24 @@ def test_an_agent_without_descriptors_serves_those_it_has(new_agent: AgentProces
 def test_garbage_in_the_cells_is_not_believed(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     vandal = tenant(session)
-    vandal.do("charge", 0, 10)
+    vandal.do("charge", 0, 10 * UNIT)
     vandal.do("garbage")
     gpu = agent.client().show(session.id).gpus[0]
     assert 0 <= gpu.held_bytes <= page.BYTES_MASK
     vandal.kill()
     eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 0)
     assert agent.client().show(session.id).gpus[0].recovered_bytes <= page.BYTES_MASK
-    tenant(session).do("charge", 0, 10)
-    assert agent.client().show(session.id).gpus[0].held_bytes == 10
+    tenant(session).do("charge", 0, 10 * UNIT)
+    assert agent.client().show(session.id).gpus[0].held_bytes == 10 * UNIT
+
+
+def test_more_spare_than_was_charged_is_nothing_held_and_no_less(agent: AgentProcess, tenant: StartTenant) -> None:
+    session = agent.create()
+    honest, liar = tenant(session), tenant(session)
+    honest.do("charge", 0, 10 * UNIT)
+    liar.do("charge", 0, 5 * UNIT)
+    liar.do("keep", 0, 9 * UNIT)
+    assert agent.client().show(session.id).gpus[0].held_bytes == 10 * UNIT
 
 
 @pytest.mark.usefixtures("still_serving")
@@ -179,16 +189,16 @@ def test_garbage_in_the_cells_is_not_believed(agent: AgentProcess, tenant: Start
 def test_cells_that_a_tenant_cut_off_are_repaired(agent: AgentProcess, tenant: StartTenant, size: int) -> None:
     session = agent.create()
     vandal, other = tenant(session), tenant(session)
-    vandal.do("charge", 0, 10)
+    vandal.do("charge", 0, 10 * UNIT)
     vandal.do("resize", size)
     agent.client().show(session.id)
     cells = agent.state / "sessions" / session.id / "cells"
     eventually(lambda: cells.stat().st_size == page.cells_bytes(1))
     eventually(lambda: agent.client().show(session.id).breaches == 1)
     assert agent.audit("breach")[0]["error_code"] == "cells_resized"
-    assert other.do("charge", 0, 5) == ""
+    assert other.do("charge", 0, 5 * UNIT) == ""
     vandal.kill()
-    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 5)
+    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 5 * UNIT)
 
 
 def test_what_a_tenant_takes_back_was_counted(agent: AgentProcess, tenant: StartTenant) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpuslice.node import page
 from gpuslice.node.client import AgentUnreachableError
 from gpuslice.node.errors import AgentError
+from gpuslice.node.page import UNIT
 from tests.node.support import AgentProcess, eventually
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ def test_an_expired_session_denies_and_is_released_with_its_last_process(
 ) -> None:
     session = agent.create(ttl_seconds=0.7)
     first, second = tenant(session), tenant(session)
-    first.do("charge", 0, 100)
+    first.do("charge", 0, 100 * UNIT)
     eventually(lambda: first.control()[0] == page.EXPIRED)
     shown = agent.client().show(session.id)
-    assert (shown.state, shown.expires_in, shown.gpus[0].held_bytes) == ("expired", 0.0, 100)
+    assert (shown.state, shown.expires_in, shown.gpus[0].held_bytes) == ("expired", 0.0, 100 * UNIT)
     # A newcomer is told by the page, not kept out: it may say why it gets nothing.
     assert tenant(session).status == page.ATTACH_OK
     first.kill()
@@ -94,7 +95,7 @@ def test_a_session_outlives_its_owner_while_processes_are_in_it(
     running = tenant(session)
     owner.kill()
     owner.wait()
-    running.do("charge", 0, 5)
+    running.do("charge", 0, 5 * UNIT)
     assert exists(agent, session.id)
     running.kill()
     eventually(lambda: not exists(agent, session.id))
@@ -126,7 +127,7 @@ def test_a_private_agent_ends_after_its_process_and_cleans_up(
     running = tenant(agent.create())
     owner.kill()
     owner.wait()
-    running.do("charge", 0, 5)
+    running.do("charge", 0, 5 * UNIT)
     assert agent.client().list()
     running.kill()
     assert agent.process is not None

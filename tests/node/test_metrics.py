@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuslice.node.page import UNIT
 from tests.node.support import GPU, AgentProcess, eventually
 
 if TYPE_CHECKING:
@@ -55,12 +56,12 @@ def test_counts_are_exact_across_deaths_restarts_and_releases(
         workers = [tenant(session) for _ in range(2)]
         for number, worker in enumerate(workers):
             for _ in range(round_ + 1):
-                worker.do("charge", 0, 100)
+                worker.do("charge", 0, 100 * UNIT)
                 allocations += 1
             worker.do("deny", 0)
             denials += 1
-            worker.do("free", 0, 100 * number)
-            recovered += 100 * (round_ + 1) - 100 * number
+            worker.do("free", 0, 100 * UNIT * number)
+            recovered += 100 * UNIT * (round_ + 1 - number)
         samples = agent.metrics(port)
         assert samples["gpuslice_alloc_events_total"] == allocations
         assert samples["gpuslice_denied_alloc_total"] == denials

@@ -9,6 +9,7 @@ import pytest
 
 from gpuslice.node import page
 from gpuslice.node.errors import AgentError
+from gpuslice.node.page import UNIT
 from tests.node.support import AgentProcess, eventually
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def test_a_full_disk_is_told_and_the_others_are_served(small_disk: AgentProcess,
     agent = small_disk.start()
     session = agent.create(name="served")
     running = tenant(session)
-    running.do("charge", 0, 10)
+    running.do("charge", 0, 10 * UNIT)
     filler = fill(agent.state)
     with pytest.raises(AgentError) as refused:
         agent.create(name="late")
@@ -62,12 +63,12 @@ def test_a_full_disk_is_told_and_the_others_are_served(small_disk: AgentProcess,
     # Slots, deaths and releases need no room.
     other = tenant(session)
     assert other.status == page.ATTACH_OK
-    other.do("charge", 0, 5)
+    other.do("charge", 0, 5 * UNIT)
     other.kill()
-    eventually(lambda: agent.client().show("served").gpus[0].recovered_bytes == 5)
+    eventually(lambda: agent.client().show("served").gpus[0].recovered_bytes == 5 * UNIT)
     agent.kill()
     agent.start()
-    assert agent.client().show("served").gpus[0].held_bytes == 10
+    assert agent.client().show("served").gpus[0].held_bytes == 10 * UNIT
     agent.client().release("served", force=True)
     filler.unlink()
     assert agent.create(name="late").id == "late"
@@ -195,12 +196,12 @@ def test_a_broken_session_is_put_aside_and_the_rest_is_served(
     agent.create(name="broken")
     whole = agent.create(name="whole")
     running = tenant(whole)
-    running.do("charge", 0, 10)
+    running.do("charge", 0, 10 * UNIT)
     agent.kill()
     damage(agent.state / "sessions" / "broken")
     agent.start()
     assert [session.id for session in agent.client().list()] == ["whole"]
-    assert agent.client().show("whole").gpus[0].held_bytes == 10
+    assert agent.client().show("whole").gpus[0].held_bytes == 10 * UNIT
     assert (agent.state / "sessions" / "broken.broken-1").is_dir()
     (line,) = agent.audit("quarantine")
     assert (line["session_id"], line["error_code"]) == ("broken", "broken_session")

@@ -23,14 +23,13 @@ static uint32_t look_up(CUdevice device) {
     if (REAL(cuDeviceGetUuid_v2)(&uuid, device) != CUDA_SUCCESS && REAL(cuDeviceGetUuid)(&uuid, device) != CUDA_SUCCESS) {
         return NO_GPU;
     }
-    const struct page *page = &session.page;
-    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
-        if (memcmp(page->control->gpus[gpu].uuid, uuid.bytes, sizeof uuid.bytes) == 0) {
-            return gpu;
-        }
+    uint8_t bytes[16];
+    memcpy(bytes, uuid.bytes, sizeof bytes);
+    uint32_t gpu = session_find(bytes);
+    if (gpu == NO_GPU) {
+        session_complain(COMPLAINT_FOREIGN_GPU, "the session has no share of the GPU that the program uses (see gpuslice ps)");
     }
-    session_complain(COMPLAINT_FOREIGN_GPU, "the session has no share of the GPU that the program uses (see gpuslice ps)");
-    return NO_GPU;
+    return gpu;
 }
 
 uint32_t gpu_of_device(CUdevice device) {
@@ -72,31 +71,36 @@ void place_forget_contexts(void) {
     atomic_fetch_add(&context_epoch, 1);
 }
 
+void place_forget_devices(void) {
+    for (int ordinal = 0; ordinal < MAX_ORDINALS; ordinal++) {
+        atomic_store(&gpu_by_ordinal[ordinal], UNKNOWN);
+    }
+    place_forget_contexts();
+}
+
 bool charge_begin(uint32_t gpu, uint64_t rounded) {
-    const struct page *page = session_page();
-    if (page == NULL || gpu == NO_GPU) {
+    if (!session_allows(gpu)) {
         return charge_denied(gpu, rounded);
     }
-    if (reserve(page, gpu, rounded)) {
+    if (session_reserve(gpu, rounded)) {
         return true;
     }
     bool regained = pools_refresh();
     regained |= graphs_refresh();
-    return (regained && reserve(page, gpu, rounded)) || charge_denied(gpu, rounded);
+    return (regained && session_reserve(gpu, rounded)) || charge_denied(gpu, rounded);
 }
 
 bool charge_denied(uint32_t gpu, uint64_t rounded) {
     if (gpu != NO_GPU && atomic_load(&session.state) == SESSION_ATTACHED) {
-        const struct page *page = &session.page;
-        reserve_count_denied(page, gpu);
+        session_count_denied(gpu);
         session_debug("denied %llu bytes on GPU %u: %llu of %llu are in use", (unsigned long long)rounded, gpu,
-                      (unsigned long long)page_sum(page, gpu), (unsigned long long)page_limit(page, gpu));
+                      (unsigned long long)session_used(gpu), (unsigned long long)session_limit(gpu));
     }
     return false;
 }
 
 void charge_back(uint32_t gpu, uint64_t rounded) {
-    reserve_release(&session.page, gpu, rounded);
+    session_release(gpu, rounded);
 }
 
 void charge_entry_back(const struct table_entry *entry) {

@@ -8,9 +8,6 @@
 
 #pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
 
-#define CHARGE_GRANULE 512u /* the driver hands out no less, so counting less would let a million tiny blocks through */
-#define NO_GPU UINT32_MAX
-
 struct place { /* where an allocation would be */
     CUcontext context;
     uint32_t gpu;
@@ -22,9 +19,11 @@ uint32_t gpu_of_device(CUdevice device);
 bool place_of_current(struct place *place);
 /* After a context is destroyed, its handle may come back for another device. */
 void place_forget_contexts(void);
+/* A forked child attaches anew, and may number its GPUs otherwise. */
+void place_forget_devices(void);
 
 static inline uint64_t charge_rounded(uint64_t bytes) {
-    return bytes > UINT64_MAX - CHARGE_GRANULE ? bytes : (bytes + CHARGE_GRANULE - 1) / CHARGE_GRANULE * CHARGE_GRANULE;
+    return bytes > UINT64_MAX - GPUSLICE_UNIT ? bytes : (bytes + GPUSLICE_UNIT - 1) / GPUSLICE_UNIT * GPUSLICE_UNIT;
 }
 
 /* Charges rounded bytes to the session, after giving back what this process's pools no longer hold if it is tight. */

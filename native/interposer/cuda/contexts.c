@@ -10,6 +10,7 @@ static _Atomic(CUcontext) primaries[MAX_ORDINALS];
 /* The parent's memory is not the child's, and another thread of the parent may have been in the table. */
 static void forget_after_fork(void) {
     table_forget(&charges);
+    place_forget_devices();
 }
 
 static void follow_forks(void) {

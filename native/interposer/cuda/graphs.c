@@ -129,7 +129,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
 static uint64_t attribute(const struct device_account *account, CUgraphMem_attribute which) {
     cuuint64_t value = 0;
     CUresult result = REAL(cuDeviceGetGraphMemAttribute)(account->device, which, &value);
-    return result == CUDA_SUCCESS ? value : account->charged;
+    return result == CUDA_SUCCESS ? charge_rounded(value) : account->charged;
 }
 
 static bool account_refresh(uint32_t gpu) {
@@ -174,13 +174,12 @@ static bool charge_executable(CUgraphExec executable, uint32_t gpu) {
     account->launched += entry.owner == 0 ? entry.bytes : 0;
     entry.owner = 1;
     table_put(&executables, &entry); /* cannot fail: its place was just freed */
-    const struct page *page = session_page();
-    if (page == NULL) {
+    if (!session_allows(gpu)) {
         return false;
     }
     uint64_t most = most_after_launch(account, entry.bytes);
     uint64_t grown = most > account->charged ? most - account->charged : 0;
-    bool granted = grown == 0 || reserve(page, gpu, grown);
+    bool granted = grown == 0 || session_reserve(gpu, grown);
     account->charged += granted ? grown : 0;
     return granted;
 }

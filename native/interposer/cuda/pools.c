@@ -57,7 +57,7 @@ static bool account_lower(struct account *account, uint64_t charged) {
 
 static uint64_t attribute(const struct account *account, CUmemPool_attribute which, uint64_t otherwise) {
     cuuint64_t value = 0;
-    return REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS ? value : otherwise;
+    return REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS ? charge_rounded(value) : otherwise;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -105,12 +105,12 @@ typedef CUresult (*allocate_function)(CUdeviceptr *address, size_t bytes, CUmemo
 
 /* Charges what the pool must grow by: memory that it kept is used again without a charge. Memory whose free is still to
  * come in its stream is in use by the driver's count, though no longer by ours. */
-static bool account_grow(struct account *account, const struct page *page, uint64_t rounded) {
+static bool account_grow(struct account *account, uint64_t rounded) {
     pthread_mutex_lock(&lock);
     uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0));
     uint64_t wanted = (used + rounded + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
     uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
-    bool granted = grown == 0 || reserve(page, account->gpu, grown);
+    bool granted = grown == 0 || session_reserve(account->gpu, grown);
     if (granted) {
         account->used += rounded;
         account->charged += grown;
@@ -120,14 +120,13 @@ static bool account_grow(struct account *account, const struct page *page, uint6
 }
 
 static bool account_use(struct account *account, uint64_t rounded) {
-    const struct page *page = session_page();
-    if (page != NULL && rounded <= GPUSLICE_BYTES_MASK) {
-        if (account_grow(account, page, rounded)) {
+    if (session_allows(account->gpu) && rounded <= GPUSLICE_BYTES_MASK) {
+        if (account_grow(account, rounded)) {
             return true;
         }
         bool regained = pools_refresh();
         regained |= graphs_refresh();
-        if (regained && account_grow(account, page, rounded)) {
+        if (regained && account_grow(account, rounded)) {
             return true;
         }
     }
@@ -139,7 +138,7 @@ static bool account_use(struct account *account, uint64_t rounded) {
 static bool account_settle(struct account *account) {
     pthread_mutex_lock(&lock);
     uint64_t holds = account_holds(account);
-    bool fits = holds <= account->charged || reserve(&session.page, account->gpu, holds - account->charged);
+    bool fits = holds <= account->charged || session_reserve(account->gpu, holds - account->charged);
     if (fits && holds > account->charged) {
         account->charged = holds;
     } else {

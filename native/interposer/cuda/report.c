@@ -13,7 +13,7 @@ static void show_slice(uint32_t gpu, uint64_t *free_bytes, uint64_t *total_bytes
         *free_bytes = 0;
         return;
     }
-    uint64_t limit = page_limit(&session.page, gpu), used = page_sum(&session.page, gpu);
+    uint64_t limit = session_limit(gpu), used = session_used(gpu);
     *free_bytes = smaller(*free_bytes, limit > used ? limit - used : 0);
     *total_bytes = smaller(*total_bytes, limit);
 }

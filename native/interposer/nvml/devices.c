@@ -17,9 +17,8 @@ ATTACHING(nvmlInit, (void), ())
 ATTACHING(nvmlInit_v2, (void), ())
 ATTACHING(nvmlInitWithFlags, (unsigned int flags), (flags))
 
-const struct page *slice_page(void) {
-    bool attached = atomic_load_explicit(&session.state, memory_order_acquire) == SESSION_ATTACHED || session_attach(true);
-    return attached ? &session.page : NULL;
+static bool is_attached(void) {
+    return atomic_load_explicit(&session.state, memory_order_acquire) == SESSION_ATTACHED || session_attach(true);
 }
 
 /* "GPU-" or "MIG-" and 32 hexadecimal digits with dashes among them. */
@@ -40,32 +39,27 @@ static bool parse_uuid(const char *text, uint8_t uuid[16]) {
     return digits == 32;
 }
 
-uint32_t slice_gpu(const struct page *page, nvmlDevice_t device) {
+uint32_t slice_gpu(nvmlDevice_t device) {
     char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     uint8_t uuid[16];
-    if (page == NULL || REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid)) {
+    if (!is_attached() || REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid)) {
         return NO_GPU;
     }
-    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
-        if (memcmp(page->control->gpus[gpu].uuid, uuid, sizeof uuid) == 0) {
-            return gpu;
-        }
-    }
-    return NO_GPU;
+    return session_find(uuid);
 }
 
 /* A GPU in MIG mode belongs to the session when one of its MIG devices does. */
-static bool is_visible(const struct page *page, nvmlDevice_t device) {
-    if (slice_gpu(page, device) != NO_GPU) {
+static bool is_visible(nvmlDevice_t device) {
+    if (slice_gpu(device) != NO_GPU) {
         return true;
     }
     unsigned int count = 0;
     nvmlDevice_t part;
-    if (page == NULL || REAL(nvmlDeviceGetMaxMigDeviceCount)(device, &count) != NVML_SUCCESS) {
+    if (!is_attached() || REAL(nvmlDeviceGetMaxMigDeviceCount)(device, &count) != NVML_SUCCESS) {
         return false;
     }
     for (unsigned int i = 0; i < count; i++) {
-        if (REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, i, &part) == NVML_SUCCESS && slice_gpu(page, part) != NO_GPU) {
+        if (REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, i, &part) == NVML_SUCCESS && slice_gpu(part) != NO_GPU) {
             return true;
         }
     }
@@ -74,13 +68,12 @@ static bool is_visible(const struct page *page, nvmlDevice_t device) {
 
 /* Counts the visible GPUs; stops at number `wanted` and stores it. */
 static nvmlReturn_t walk(unsigned int wanted, unsigned int *count, nvmlDevice_t *found) {
-    const struct page *page = slice_page();
     unsigned int all = 0;
     nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&all);
     *count = 0;
     for (unsigned int i = 0; result == NVML_SUCCESS && i < all; i++) {
         nvmlDevice_t device;
-        if (REAL(nvmlDeviceGetHandleByIndex_v2)(i, &device) != NVML_SUCCESS || !is_visible(page, device)) {
+        if (REAL(nvmlDeviceGetHandleByIndex_v2)(i, &device) != NVML_SUCCESS || !is_visible(device)) {
             continue;
         }
         if (*count == wanted) {
@@ -147,7 +140,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
 
 /* By any other name: found, but only if it is one of the session's. */
 static nvmlReturn_t if_visible(nvmlReturn_t result, nvmlDevice_t *device) {
-    if (result == NVML_SUCCESS && !is_visible(slice_page(), *device)) {
+    if (result == NVML_SUCCESS && !is_visible(*device)) {
         *device = NULL;
         return NVML_ERROR_NOT_FOUND;
     }

@@ -7,15 +7,14 @@ static unsigned long long smaller(unsigned long long a, unsigned long long b) {
 
 /* A process without a session sees a GPU that is full, which is what it will find. */
 static void show_slice(nvmlDevice_t device, unsigned long long *total, unsigned long long *used, unsigned long long *free_bytes) {
-    const struct page *page = slice_page();
-    uint32_t gpu = slice_gpu(page, device);
+    uint32_t gpu = slice_gpu(device);
     if (gpu == NO_GPU) {
         *used = *total;
         *free_bytes = 0;
         return;
     }
-    *total = smaller(*total, page_limit(page, gpu));
-    *used = smaller(page_sum(page, gpu), *total);
+    *total = smaller(*total, session_limit(gpu));
+    *used = smaller(session_used(gpu), *total);
     *free_bytes = smaller(*free_bytes, *total - *used);
 }
 

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "visible.h"
 
+#include "device_files.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +28,13 @@ bool uuid_parse(const char *text, CUuuid *uuid) {
     return read == 32;
 }
 
-/* The order in which CUDA numbers GPUs: by speed, unless the user wants the order of the bus. */
+/* The order in which CUDA numbers the GPUs that it can reach: by speed, unless the user wants the order of the bus. */
 static int order_gpus(const struct sim_machine *machine, uint32_t *order) {
-    int count = (int)machine->description.gpu_count;
-    for (int i = 0; i < count; i++) {
-        order[i] = (uint32_t)i;
+    int count = 0;
+    for (uint32_t gpu = 0; gpu < machine->description.gpu_count; gpu++) {
+        if (device_file_of_gpu(machine, gpu)) {
+            order[count++] = gpu;
+        }
     }
     const char *wanted = getenv("CUDA_DEVICE_ORDER");
     if (wanted != NULL && strcmp(wanted, "PCI_BUS_ID") == 0) {
@@ -84,7 +88,7 @@ static bool find_instance(const struct sim_machine *machine, uint32_t gpu, const
             const struct sim_compute_instance *part = &partition->compute[compute];
             char old_name[96]; /* the form of drivers before 470: MIG-GPU-<uuid>/<instance>/<compute instance> */
             snprintf(old_name, sizeof old_name, "MIG-%s/%u/%u", machine->description.gpus[gpu].uuid, partition->id, part->id);
-            if (atomic_load(&part->used) &&
+            if (atomic_load(&part->used) && device_file_of_compute_instance(machine, gpu, instance, compute) &&
                 (strncmp(part->uuid, prefix, strlen(prefix)) == 0 || strcmp(old_name, prefix) == 0)) {
                 fill_instance(machine, gpu, instance, compute, device);
                 return true;

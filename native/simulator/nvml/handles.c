@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include "device_files.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +137,27 @@ nvmlReturn_t enter_compute_instance(nvmlComputeInstance_t handle, const void *an
 
 /* ---- finding devices. A GPU that is lost is still counted and found; only queries about it fail. ---- */
 
+static bool reachable(uint32_t gpu) {
+    return device_file_of_gpu(process.machine, gpu);
+}
+
+uint32_t reachable_before(uint32_t gpu) {
+    uint32_t count = 0;
+    for (uint32_t other = 0; other < gpu; other++) {
+        count += reachable(other);
+    }
+    return count;
+}
+
+uint32_t reachable_gpus(void) {
+    return reachable_before(process.machine->description.gpu_count);
+}
+
+bool reaches_compute(const struct target *target) {
+    return device_file_of_compute_instance(process.machine, target->gpu, target->instance_index,
+                                           target->compute_index);
+}
+
 static nvmlReturn_t enter_search(const void *key, nvmlDevice_t *device) {
     if (!initialized()) {
         return NVML_ERROR_UNINITIALIZED;
@@ -149,7 +172,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     if (count == NULL) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    *count = process.machine->description.gpu_count;
+    *count = reachable_gpus();
     return NVML_SUCCESS;
 }
 
@@ -159,11 +182,14 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
     if (!initialized()) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    if (device == NULL || index >= process.machine->description.gpu_count) {
-        return NVML_ERROR_INVALID_ARGUMENT;
+    uint32_t gpus = process.machine->description.gpu_count;
+    for (uint32_t gpu = 0; device != NULL && gpu < gpus; gpu++) {
+        if (reachable(gpu) && index-- == 0) {
+            *device = gpu_handle(gpu);
+            return NVML_SUCCESS;
+        }
     }
-    *device = gpu_handle(index);
-    return NVML_SUCCESS;
+    return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
@@ -186,7 +212,7 @@ static bool find_mig_device(struct target *target, const char *uuid, nvmlDevice_
             continue;
         }
         for (uint32_t compute = 0; compute < SIM_MAX_COMPUTE_INSTANCES; compute++) {
-            if (select_compute(target, compute) && is_mig_device_named(target, uuid)) {
+            if (select_compute(target, compute) && reaches_compute(target) && is_mig_device_named(target, uuid)) {
                 *device = mig_device_handle(target, instance, compute);
                 return true;
             }
@@ -199,7 +225,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     nvmlReturn_t result = enter_search(uuid, device);
     for (uint32_t gpu = 0; result == NVML_SUCCESS && gpu < process.machine->description.gpu_count; gpu++) {
         struct target target = gpu_target(gpu);
-        if (strcasecmp(target.spec->uuid, uuid) == 0) {
+        if (reachable(gpu) && strcasecmp(target.spec->uuid, uuid) == 0) {
             *device = gpu_handle(gpu);
             return NVML_SUCCESS;
         }
@@ -244,7 +270,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
     nvmlReturn_t result = enter_search(serial, device);
     for (uint32_t gpu = 0; result == NVML_SUCCESS && gpu < process.machine->description.gpu_count; gpu++) {
         const char *candidate = gpu_target(gpu).spec->serial;
-        if (candidate[0] != '\0' && strcmp(candidate, serial) == 0) {
+        if (reachable(gpu) && candidate[0] != '\0' && strcmp(candidate, serial) == 0) {
             *device = gpu_handle(gpu);
             return NVML_SUCCESS;
         }
@@ -280,7 +306,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
     }
     for (uint32_t gpu = 0; result == NVML_SUCCESS && gpu < process.machine->description.gpu_count; gpu++) {
         const struct sim_gpu_spec *spec = gpu_target(gpu).spec;
-        if (spec->pci_domain == domain && spec->pci_bus == bus && spec->pci_device == slot) {
+        if (reachable(gpu) && spec->pci_domain == domain && spec->pci_bus == bus && spec->pci_device == slot) {
             *device = gpu_handle(gpu);
             return NVML_SUCCESS;
         }

@@ -58,6 +58,12 @@ nvmlComputeInstance_t compute_instance_handle(const struct target *target, uint3
 bool select_instance(struct target *target, uint32_t instance);
 bool select_compute(struct target *target, uint32_t compute);
 
+/* NVML numbers the GPUs that this process can reach (device_files.h), the machine all of them. */
+uint32_t reachable_gpus(void);
+uint32_t reachable_before(uint32_t gpu); /* the index of a GPU that can be reached */
+/* Whether this process can reach the target's compute instance as a MIG device. */
+bool reaches_compute(const struct target *target);
+
 /* ---- what several files ask of the machine ---- */
 
 /* Boards for desks, not for racks: they differ in much that a board reports. */

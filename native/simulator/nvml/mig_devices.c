@@ -29,7 +29,7 @@ static void list_mig_devices(const struct target *parent, struct mig_devices *de
     devices->count = 0;
     for (uint32_t i = 0; i < SIM_MAX_INSTANCES; i++) {
         for (uint32_t c = 0; select_instance(&target, i) && c < SIM_MAX_COMPUTE_INSTANCES; c++) {
-            if (!select_compute(&target, c)) {
+            if (!select_compute(&target, c) || !reaches_compute(&target)) {
                 continue;
             }
             uint64_t rank = (uint64_t)target.instance->id << 32 | target.compute->id;
@@ -74,7 +74,7 @@ static unsigned int mig_device_index(const struct target *target) {
 }
 
 GETTER(nvmlDeviceGetIndex, ANY_DEVICE, unsigned int,
-       target.compute != NULL ? mig_device_index(&target) : target.gpu)
+       target.compute != NULL ? mig_device_index(&target) : reachable_before(target.gpu))
 
 /* The first version ended before the slices, and so does its caller's structure. */
 static nvmlReturn_t put_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes, size_t size) {

@@ -7,16 +7,26 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.policyset import PolicySet
+from gpuslice.admission.remembering import Recent
 from gpuslice.model import gpus
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpuslice.admission.decisions import Answer
     from gpuslice.model.policies import Backend
 
 #: What a cluster is taken to have that has no GPU yet (its nodes may start with the first pod that needs one).
 KNOWN_GPU_SIZES: Final = tuple(sorted({model.memory_bytes for model in gpus.PRESETS.values()}))
+
+
+class UnknownNamespaceError(LookupError):
+    """Raised for the labels of a namespace of which the watch has not told yet: the edge learns them and asks again."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"namespace {namespace} is not known yet")
+        self.namespace = namespace
 
 
 def _no_labels(_namespace: str) -> Mapping[str, str]:
@@ -36,3 +46,5 @@ class Context:
     #: The memory of the GPUs in the cluster, without repetition, those that matter most first.
     gpu_sizes: tuple[int, ...] = KNOWN_GPU_SIZES
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
+    #: What was answered under this context. A new one, also by `replace`, starts with nothing to remember.
+    answers: Recent[Answer] = field(init=False, repr=False, compare=False, default_factory=Recent)

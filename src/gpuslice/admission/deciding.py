@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gpuslice.admission import marks
 from gpuslice.admission.backends import dra, extended, gpu_manager
-from gpuslice.admission.decisions import Decision, Denial, Outcome
+from gpuslice.admission.decisions import NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, grant
 from gpuslice.admission.patching import PodEdit
 from gpuslice.dialects import castslice, registry
@@ -31,8 +33,12 @@ _USUAL_SCHEDULERS: Final = (None, "", "default-scheduler")
 def decide(pod: Pod, subject: Subject, context: Context) -> Decision:
     """What is to happen to the pod. Never raises for anything that a pod can say."""
     if not registry.may_ask(pod, context.settings.whole_resource):
-        return Decision(outcome=Outcome.UNTOUCHED, reason="it asks for no GPU")
-    choice = context.policies.choose(subject)
+        return NO_GPU
+    return decide_under(context.policies.choose(subject), pod, context)
+
+
+def decide_under(choice: Choice, pod: Pod, context: Context) -> Decision:
+    """The same, for a pod that may ask for a GPU, when the rule is known."""
     if choice.rule.participation is Participation.OPT_OUT:
         return Decision(
             outcome=Outcome.UNTOUCHED,
@@ -173,7 +179,7 @@ def _warn_only(decision: Decision) -> Decision:
         told = f"this pod would be rewritten ({decision.backends}) for {slices}"
     else:
         return decision
-    return replace(
+    return msgspec.structs.replace(
         decision,
         outcome=Outcome.WARNED,
         operations=(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from gpuslice.model.policies import NO_RULE, Rule
 
@@ -25,16 +26,14 @@ class Outcome(StrEnum):
     WARNED = "warned"  # a warn-only rule: it passes, and hears what would have happened
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
+class Denial(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why a pod may not run. `malformed` tells a wish without meaning from one that is not granted."""
 
     message: str
     malformed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One pod's way through admission."""
 
     outcome: Outcome
@@ -54,8 +53,23 @@ class Decision:
     @property
     def dialects(self) -> str:
         """`castslice`, or `hami, vcuda`; empty if none is spoken."""
+        if len(self.readings) == 1:
+            return self.readings[0].dialect
         return ", ".join(sorted({reading.dialect for reading in self.readings}))
 
     @property
     def backends(self) -> str:
         return ", ".join(sorted({given.backend for given in self.grants}))
+
+
+class Answer(NamedTuple):
+    """A decision, and how the API server hears of it."""
+
+    #: Without the operations: they are in the response, and answers are kept.
+    decision: Decision
+    #: The response but for its uid, as JSON.
+    response: bytes
+
+
+#: Of most pods of a cluster.
+NO_GPU: Final = Decision(outcome=Outcome.UNTOUCHED, reason="it asks for no GPU")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,18 @@ class Expression:
             failed = result.type().name() == "ERROR"
             raise ExpressionError(str(value) if failed else f"it gave {str(value)[:40]!r}, not true or false")
         return value
+
+
+#: Those that some set of rules still uses. A new set, in which one policy of many changed, compiles only what is new.
+_known: Final[WeakValueDictionary[str, Expression]] = WeakValueDictionary()
+
+
+def compiled(text: str) -> Expression:
+    """The expression, compiled only if nobody uses it already. Raises ExpressionError if it cannot be."""
+    known = _known.get(text)
+    if known is None:
+        known = _known[text] = Expression(text)
+    return known
 
 
 @cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, structs
 
 from gpuslice.model import gpus, kubernetes_quantities, slices
 from gpuslice.model.devices import MAX_DEVICES_PER_CLAIM
@@ -30,8 +31,7 @@ class NotAllowedError(GpusliceError):
     """Raised when a request is well-formed, but policy or the backend does not let the container have it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Struct, frozen=True, gc=False, kw_only=True):
     """What one request of a container comes to."""
 
     reading: Reading
@@ -129,9 +129,9 @@ def _without_slots(reading: Reading, given: Slice, rule: Rule, slots_per_gpu: in
             f"{given.slots} slots are more than a GPU and no whole number of them (a GPU has {slots_per_gpu})",
         )
     if whole:
-        return replace(given, slots=None, memory=Fraction(1), cores=100, devices=whole)
+        return structs.replace(given, slots=None, memory=Fraction(1), cores=100, devices=whole)
     share = Fraction(part, slots_per_gpu)
-    return replace(given, slots=None, memory=share, cores=max(1, math.floor(100 * share)))
+    return structs.replace(given, slots=None, memory=share, cores=max(1, math.floor(100 * share)))
 
 
 def _check(reading: Reading, given: Slice, rule: Rule) -> None:

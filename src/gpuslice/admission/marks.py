@@ -54,5 +54,7 @@ def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> st
 
 def merge_names(reader: Reader, mark: str, names: set[str], known: Iterable[str]) -> str:
     """Several in one pod are listed (`hami, vcuda`)."""
-    earlier = set(reader.annotations.get(mark, "").split(", ")).intersection(known)
+    if mark not in reader.annotations:
+        return ", ".join(sorted(names))
+    earlier = set(reader.annotations[mark].split(", ")).intersection(known)
     return ", ".join(sorted(earlier | names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,6 +100,7 @@ def apply(document: Any, operations: list[Operation]) -> Any:  # noqa: ANN401 - 
     return document
 
 
+@lru_cache(maxsize=1024)  # a cluster has few names of resources and annotations
 def escape(key: str) -> str:
     """A key as one step of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuslice.admission.expressions import Expression, ExpressionError
+from gpuslice.admission.expressions import ExpressionError, compiled
 from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.slicepolicies import API_VERSION, KIND, DefaultsSpec, MatchSpec, MaximumSpec, SlicePolicy
 from gpuslice.dialects.native import check_model
@@ -121,7 +121,7 @@ def _refuse_contradictions(rule: Rule, where: _Where) -> None:
 def _match(spec: MatchSpec, where: _Where) -> Match:
     if spec.expression:
         try:
-            Expression(spec.expression)
+            compiled(spec.expression)
         except ExpressionError as error:
             raise where.error("match.expression", str(error)) from None
     return Match(

@@ -8,10 +8,11 @@ a rule whose sole condition is an expression (or a negation) is compared with ev
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.expressions import Expression, ExpressionError
+import msgspec
+
+from gpuslice.admission.expressions import ExpressionError, compiled
 from gpuslice.model.policies import NO_RULE, Rule
 from gpuslice.model.selectors import Operator
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from gpuslice.model.selectors import LabelSelector
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What came of comparing one rule with a pod. The reason is empty where it matched."""
 
     rule: Rule
@@ -34,8 +34,7 @@ class Verdict:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """The rule that decides, and the rules whose expressions failed on the way to it."""
 
     rule: Rule
@@ -47,9 +46,7 @@ class PolicySet:
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self.rules: Final = tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.policy, rule.position)))
-        self._expressions = [
-            Expression(rule.match.expression) if rule.match.expression else None for rule in self.rules
-        ]
+        self._expressions = [compiled(rule.match.expression) if rule.match.expression else None for rule in self.rules]
         # The values are positions in `rules`: sorted, they go from the highest priority down, policy by policy.
         self._filed: dict[object, list[int]] = defaultdict(list)
         for position, rule in enumerate(self.rules):

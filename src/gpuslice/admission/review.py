@@ -1,16 +1,21 @@
-"""AdmissionReview bytes in, AdmissionReview bytes out (admission.k8s.io/v1)."""
+"""AdmissionReview bytes in, AdmissionReview bytes out (admission.k8s.io/v1).
+
+Nearly every review is of a new and well-formed pod: that is read in one pass, and answered from memory if such a pod
+was answered before. Whatever is not so simple is read again, step by step, to say what it is.
+"""
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuslice.admission.deciding import decide
-from gpuslice.admission.decisions import Decision, Denial, Outcome
+from gpuslice.admission.deciding import decide, decide_under
+from gpuslice.admission.decisions import NO_GPU, Answer, Decision, Denial, Outcome
+from gpuslice.admission.remembering import likeness
 from gpuslice.admission.subjects import Subject, User
+from gpuslice.dialects import registry
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Pod
 
@@ -26,6 +31,9 @@ _LONGEST_WARNING: Final = 256
 _LONGEST_MESSAGE: Final = 2048
 _MOST_WARNINGS: Final = 16
 
+#: Where a review has its pod.
+_POD_PATH: Final = ("request", "object")
+
 
 class ReviewError(GpusliceError):
     """Raised when the bytes are no review that can be answered: there is no uid to answer to. An edge says HTTP 400."""
@@ -36,35 +44,57 @@ class _GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
 
 
-class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
     uid: str
     kind: _GroupVersionKind
     operation: str = "CREATE"
     sub_resource: str = ""
+    #: Empty if the API server is to make one up.
+    name: str = ""
     namespace: str = ""
     dry_run: bool | None = None
     user_info: User | None = None
+
+    @property
+    def of_pod(self) -> bool:
+        return self.kind.kind == "Pod" and not self.kind.group and not self.sub_resource
+
+
+class _PodRequest(_Request, frozen=True, gc=False, rename="camel", kw_only=True):
+    object: Pod
+
+
+class AnyRequest(_Request, frozen=True, gc=False, rename="camel", kw_only=True):
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Review(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class _PodReview(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     api_version: str
     kind: str
-    request: _Request
+    request: _PodRequest
 
 
-_decode_review: Final = msgspec.json.Decoder(_Review).decode
+class _AnyReview(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str
+    kind: str
+    request: AnyRequest
+
+
+_decode_pod_review: Final = msgspec.json.Decoder(_PodReview).decode
+_decode_any_review: Final = msgspec.json.Decoder(_AnyReview).decode
 _decode_pod: Final = msgspec.json.Decoder(Pod).decode
 _encode: Final = msgspec.json.Encoder().encode
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
+class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
     """An answered review, and what is to be done beside answering."""
 
+    uid: str
     body: bytes
     decision: Decision
     namespace: str
+    name: str
     #: To be created before the answer is given. None on a dry run: it must leave nothing behind.
     templates: tuple[Template, ...] = ()
 
@@ -76,18 +106,66 @@ def review(body: bytes, context: Context) -> bytes:
 
 def examine(body: bytes, context: Context) -> Reviewed:
     """Answers a review. Raises ReviewError if there is nothing to answer, and nothing else."""
-    request = _read(body)
-    decision = _decide(request, context)
-    templates = () if request.dry_run else decision.templates
+    request: _Request | None = _read_new_pod(body)
+    if isinstance(request, _PodRequest):
+        answer = _answer_pod(request, body, context)
+        name = request.name or _name_of(request.object)
+    else:
+        request = read_request(body)
+        answer = _answer_any(request, context)
+        name = request.name
+    decision, response = answer
     return Reviewed(
-        body=_answer(request.uid, decision), decision=decision, namespace=request.namespace, templates=templates
+        uid=request.uid,
+        name=name,
+        body=b"%b%b,%b}" % (_HEAD, _encode(request.uid), response),
+        decision=decision,
+        namespace=request.namespace,
+        templates=() if request.dry_run else decision.templates,
     )
 
 
-def _read(body: bytes) -> _Request:
+def _name_of(pod: Pod) -> str:
+    """Pods of a workload have no name yet when they are reviewed, but the beginning of one."""
+    metadata = pod.metadata
+    if metadata is None:
+        return ""
+    return metadata.name or (f"{metadata.generate_name}..." if metadata.generate_name else "")
+
+
+def _read_new_pod(body: bytes) -> _PodRequest | None:
+    """The request, if it is to make a pod and there is nothing odd about it."""
     try:
-        found = _decode_review(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = _decode_pod_review(body)
+    except _UNREADABLE:
+        return None
+    request = found.request
+    usual = found.api_version == API_VERSION and found.kind == KIND and request.uid
+    return request if usual and request.of_pod and request.operation == "CREATE" else None
+
+
+def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
+    """As `decide` has it, but for pods that are like one that was answered."""
+    pod = request.object
+    if not registry.may_ask(pod, context.settings.whole_resource):
+        return _NO_GPU
+    subject = _subject(pod, request.namespace, context, request.user_info, body, _POD_PATH)
+    choice = context.policies.choose(subject)
+    key = likeness(pod, choice.rule)
+    known = context.answers.get(key)
+    # Failures of expressions are of this pod alone.
+    if known is None or choice.failures:
+        known = _answer(decide_under(choice, pod, context))
+        if key is not None and not choice.failures:
+            context.answers.put(key, known)
+    return known
+
+
+def read_request(body: bytes) -> AnyRequest:
+    """The request of a review of anything. Raises ReviewError if it is none."""
+    try:
+        found = _decode_any_review(body)
+    except _UNREADABLE as error:
         raise ReviewError(f"the body is not an {KIND} of {API_VERSION}: {_one_line(error)}") from None
     if found.api_version != API_VERSION or found.kind != KIND:
         raise ReviewError(
@@ -99,8 +177,12 @@ def _read(body: bytes) -> _Request:
     return found.request
 
 
-def _decide(request: _Request, context: Context) -> Decision:
-    if request.kind.kind != "Pod" or request.kind.group or request.sub_resource:
+def _answer_any(request: AnyRequest, context: Context) -> Answer:
+    return _answer(_decide(request, context))
+
+
+def _decide(request: AnyRequest, context: Context) -> Decision:
+    if not request.of_pod:
         return Decision(outcome=Outcome.UNTOUCHED, reason="it is not a pod")
     if request.operation != "CREATE":
         return Decision(outcome=Outcome.UNTOUCHED, reason="only new pods are rewritten")
@@ -114,7 +196,7 @@ def read_pod(document: bytes | msgspec.Raw) -> Pod:
     """A pod, or a pod template, in JSON. ValueError says that it is neither."""
     try:
         return _decode_pod(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"this is not a pod: {_one_line(error)}") from None
 
 
@@ -126,19 +208,31 @@ def decide_document(
     Raises ValueError if it is neither.
     """
     pod = read_pod(document)
-    subject = Subject(
+    subject = _subject(pod, namespace, context, user, document)
+    return decide(pod, subject, context), subject
+
+
+def _subject(
+    pod: Pod,
+    namespace: str,
+    context: Context,
+    user: User | None,
+    document: bytes | msgspec.Raw,
+    path: tuple[str, ...] = (),
+) -> Subject:
+    return Subject(
         namespace=namespace,
         namespace_labels=context.namespace_labels(namespace),
         pod_labels=pod.labels,
         service_account=pod.service_account,
         user=user or User(),
         document=document,
+        path=path,
     )
-    return decide(pod, subject, context), subject
 
 
-def _answer(uid: str, decision: Decision) -> bytes:
-    response: dict[str, Any] = {"uid": uid, "allowed": decision.denial is None}
+def _answer(decision: Decision) -> Answer:
+    response: dict[str, Any] = {"allowed": decision.denial is None}
     if decision.denial is not None:
         malformed = decision.denial.malformed
         response["status"] = {
@@ -159,7 +253,8 @@ def _answer(uid: str, decision: Decision) -> bytes:
             "dialect": decision.dialects,
             "policy": decision.rule.label,
         }
-    return _encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    told = msgspec.structs.replace(decision, operations=()) if decision.operations else decision
+    return Answer(told, _encode(response).removeprefix(b"{"))
 
 
 def _shorten(text: str, longest: int) -> str:
@@ -168,3 +263,8 @@ def _shorten(text: str, longest: int) -> str:
 
 def _one_line(error: Exception) -> str:
     return _shorten(" ".join(str(error).replace("`", "'").split()), _LONGEST_WARNING)
+
+
+#: A review up to the uid; what an Answer holds comes after it.
+_HEAD: Final = b'{"apiVersion":"%b","kind":"%b","response":{"uid":' % (API_VERSION.encode(), KIND.encode())
+_NO_GPU: Final = _answer(NO_GPU)

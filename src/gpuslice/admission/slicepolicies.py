@@ -18,6 +18,7 @@ from gpuslice.model.selectors import Operator  # noqa: TC001 - msgspec reads the
 GROUP: Final = "gpuslice.io"
 VERSION: Final = "v1alpha1"
 KIND: Final = "SlicePolicy"
+PLURAL: Final = "slicepolicies"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 _DNS_LABEL: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

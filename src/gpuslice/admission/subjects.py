@@ -20,23 +20,28 @@ class User(msgspec.Struct, frozen=True, gc=False):
     groups: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Subject:
-    """A pod as rules see it."""
+    """A pod as rules see it. One is made for every review, so it is a plain object: freezing would cost more."""
 
     namespace: str
     namespace_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     pod_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     service_account: str = "default"
     user: User = field(default_factory=User)
-    #: The whole pod, as JSON: decoded only if an expression wants to see it.
+    #: JSON with the whole pod in it: decoded only if an expression wants to see it.
     document: bytes | msgspec.Raw = b"{}"
+    #: Where in the document the pod is.
+    path: tuple[str, ...] = ()
 
     @cached_property
     def variables(self) -> dict[str, Any]:
         """What an expression can name."""
+        pod: Any = msgspec.json.decode(self.document)
+        for step in self.path:
+            pod = pod[step]
         return {
-            "object": msgspec.json.decode(self.document),
+            "object": pod,
             "namespaceObject": {"metadata": {"name": self.namespace, "labels": dict(self.namespace_labels)}},
             "request": {
                 "namespace": self.namespace,

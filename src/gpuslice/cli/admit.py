@@ -13,7 +13,7 @@ from gpuslice.admission import explaining, patching, workloads
 from gpuslice.admission.context import Context
 from gpuslice.admission.policy_parsing import load_policies
 from gpuslice.admission.review import decide_document
-from gpuslice.cli import manifests
+from gpuslice.cli import documents
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.policies import Backend
 
@@ -56,7 +56,7 @@ class _Admitted:
 class _File:
     """One document of a file, and the objects in it: several if it is a List."""
 
-    document: manifests.Document
+    document: documents.Document
     objects: list[_Admitted]
 
 
@@ -115,14 +115,14 @@ def command(
     if explain and output == "diff":
         raise click.UsageError("--explain prints reasons, not manifests: it has no -o diff")
     context = Context(
-        policies=_load(policies),
+        policies=load_policy_files(policies),
         backend=Backend(backend) if backend else None,
         namespace_labels=lambda _namespace: labels,
     )
     results = [
         _File(document, [_admit(item, namespace, context) for item in workloads.items_of(document.value)])
         for file in files
-        for document in manifests.read(file.read(), file.name)
+        for document in documents.read(file.read(), file.name)
     ]
     admitted = [each for result in results for each in result.objects]
     if explain:
@@ -139,17 +139,18 @@ def command(
     return _report(admitted)
 
 
-def _load(files: Iterable[TextIO]) -> PolicySet:
-    documents = [
+def load_policy_files(files: Iterable[TextIO]) -> PolicySet:
+    """The policies of all of them. The first that makes no sense is an error."""
+    items = [
         item
         for file in files
-        for document in manifests.read(file.read(), file.name)
+        for document in documents.read(file.read(), file.name)
         for item in workloads.items_of(document.value)
     ]
-    for document in documents:
-        if not isinstance(document, dict):
+    for found in items:
+        if not isinstance(found, dict):
             raise GpusliceError("a policy file holds something that is no object")
-    loaded = load_policies(documents)
+    loaded = load_policies(items)
     for error in loaded.errors:
         raise error
     return loaded.policies
@@ -192,7 +193,7 @@ def _texts(results: Iterable[_File]) -> Iterator[str]:
         if all(each.after is each.before and not each.denied for each in result.objects):
             yield result.document.text
         else:
-            yield from (manifests.write(value) for each in result.objects for value in _values(each, templates))
+            yield from (documents.write(value) for each in result.objects for value in _values(each, templates))
 
 
 def _values(admitted: _Admitted, templates: set[tuple[str, str]]) -> Iterator[Any]:
@@ -215,13 +216,13 @@ def _print_explanations(admitted: Iterable[_Admitted], policies: PolicySet, outp
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(explained), indent=2))
     elif output == "yaml":
-        click.echo(manifests.write(msgspec.to_builtins(explained)), nl=False)
+        click.echo(documents.write(msgspec.to_builtins(explained)), nl=False)
     else:
         click.echo("\n".join(explaining.as_text(title, why) for title, why in explained.items()), nl=False)
 
 
 def _diff(each: _Admitted) -> str:
-    before, after = manifests.write(each.before), manifests.write(each.after)
+    before, after = documents.write(each.before), documents.write(each.after)
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), each.title, f"{each.title} (admitted)"
     )

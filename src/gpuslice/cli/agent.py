@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuslice.cli.kubelet_options import kubelet_options
+
 if TYPE_CHECKING:
+    from gpuslice.node.kubernetes import KubernetesSettings
     from gpuslice.node.messages import AgentView
 
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check-seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Between looks at NVML."
 )
+@kubelet_options
 def command(
     state: Path | None,
     audit_log: Path | None,
@@ -47,6 +51,7 @@ def command(
     form: str,
     max_pending: int,
     check_seconds: float,
+    kubernetes: KubernetesSettings | None,
 ) -> None:
     """Run the agent of this node.
 
@@ -57,6 +62,7 @@ def command(
     Example:
       gpuslice agent --audit-log /var/log/gpuslice/audit.jsonl
       gpuslice agent --state /tmp/demo --metrics none
+      gpuslice agent --kubernetes --node-name worker-1
     """
     from gpuslice.node import logs
     from gpuslice.node.agent import Agent, Settings
@@ -70,6 +76,7 @@ def command(
         private_to=private_to,
         max_pending=max_pending,
         check_seconds=check_seconds,
+        kubernetes=kubernetes,
     )
 
     async def serve() -> None:

@@ -1,97 +1,62 @@
-"""Kubernetes manifests as files hold them: many documents, and what is not changed stays as it was written."""
+"""`gpuslice manifests`: what to apply to a cluster to install gpuslice."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import click
+import msgspec
 
-import yaml
-
-from gpuslice.model.errors import GpusliceError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-
-_SEPARATOR: Final = re.compile(r"^---(?:\s*$|\s*#.*$|(?=\s))", re.MULTILINE)
+from gpuslice.admission import mutating_policy
+from gpuslice.cli import documents
+from gpuslice.installing import parts
+from gpuslice.installing.options import NAMESPACE, Options, default_image
 
 
-class ManifestError(GpusliceError):
-    """Raised when a file is not YAML or JSON."""
+@click.command()
+@click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Where gpuslice itself runs.")
+@click.option("--image", metavar="NAME", default=default_image, help="The container image.  [default: this version's]")
+@click.option("--cert-manager", is_flag=True, help="Let cert-manager make the webhook's certificates.")
+@click.option(
+    "--only", "only", type=click.Choice(list(parts.PARTS)), multiple=True,
+    help="Print only this part; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--admission-policy", is_flag=True,
+    help="Print CastSlice's rewrite as a policy of the API server's own, which needs nothing else installed.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Form.")
+def command(
+    namespace: str,
+    image: str,
+    cert_manager: bool,
+    only: tuple[str, ...],
+    admission_policy: bool,
+    output: str,
+) -> None:
+    """Print what installs gpuslice on a cluster of Kubernetes 1.36 or later.
+
+    The webhook makes its own certificates, and renews them, unless cert-manager is to.
+
+    \b
+    Example:
+      gpuslice manifests | kubectl apply -f -
+      gpuslice manifests --image registry.example/gpuslice:1 --cert-manager
+      gpuslice manifests --only crds --only classes -o json
+      gpuslice manifests --admission-policy | kubectl apply -f -
+    """
+    if admission_policy and (only or cert_manager):
+        raise click.UsageError("--admission-policy stands alone: it installs no webhook")
+    options = Options(namespace=namespace, image=image, cert_manager=cert_manager)
+    if admission_policy:
+        objects = mutating_policy.documents(options.settings, options.webhooks.excluded_namespaces)
+    else:
+        objects = parts.objects(options, only)
+    if output == "json":
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        click.echo(msgspec.json.format(msgspec.json.encode(listed), indent=2).decode())
+    else:
+        click.echo(text(objects), nl=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document of a file: its text, and what it says."""
-
-    text: str
-    value: Any
-
-
-def read(text: str, name: str) -> Iterator[Document]:
-    """The documents of a file, in order. Empty ones are left out."""
-    line = 1
-    for part in _split(text):
-        try:
-            value = yaml.load(part, _Loader)  # noqa: S506 - derived from the safe loader
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{name}:{line + mark.line}" if mark else name
-            raise ManifestError(f"{where}: {getattr(error, 'problem', None) or error}") from None
-        except (ValueError, RecursionError) as error:
-            raise ManifestError(f"{name}:{line}: {error}") from None
-        line += part.count("\n")
-        if value is not None:
-            yield Document(part.strip("\n") + "\n", value)
-
-
-def write(value: object) -> str:
-    """A document, in the order in which its keys are."""
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000))
-
-
-def _split(text: str) -> Iterator[str]:
-    start = 0
-    for separator in _SEPARATOR.finditer(text):
-        yield text[start : separator.start()]
-        start = separator.end()
-    yield text[start:]
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads plain words as kubectl does: no dates, no numbers to base 60, and every key is a text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002 - as PyYAML declares it
-        found = super().construct_mapping(node, deep)
-        return {key if isinstance(key, str) else _as_text(key): value for key, value in found.items()}
-
-
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _starts in (
-    ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
-    ("int", r"[-+]?(?:0b[01]+|0[0-7]+|0|[1-9][0-9]*|0x[0-9a-fA-F]+)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
-    ("merge", r"<<", "<"),
-):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), [*_starts.replace("\0", ""), ""]
-    )
-
-
-def _as_text(key: object) -> str:
-    return str(key).lower() if isinstance(key, bool) else "null" if key is None else str(key)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as people do."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)
+def text(objects: list[dict[str, object]]) -> str:
+    """As one file of many documents."""
+    return "---\n".join(documents.write(each) for each in objects)

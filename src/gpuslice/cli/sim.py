@@ -138,6 +138,35 @@ def env(name: str | None, shell: str) -> None:
         click.echo(f"set -gx {variable} {quoted}" if shell == "fish" else f"export {variable}={quoted}")
 
 
+@command.command()
+@_name_option
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the container runtime looks for CDI specs.  [default: /var/run/cdi]",
+)
+def cdi(name: str | None, output: Path | None) -> None:
+    """Give containers a machine's GPUs: write the CDI spec of its devices.
+
+    Stands for `nvidia-ctk cdi generate` on a machine with GPUs: a device per GPU and per MIG device, named by UUID, and
+    one for all of them. Write it again when MIG devices were made or destroyed.
+
+    \b
+    Example:
+      gpuslice sim cdi
+      ctr run --device nvidia.com/gpu=all ...
+    """
+    from gpuslice.simulator import cdi as specs
+    from gpuslice.simulator import driver
+
+    machine = machines.find(name)
+    found = driver.status(machine).gpus
+    uuids = [uuid for gpu in found for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))]
+    path = specs.write(machine, uuids, output or specs.DEFAULT_FOLDER)
+    click.echo(f"{path}: {len(uuids)} device{'s' if len(uuids) != 1 else ''} of kind {specs.KIND}, and `all`.")
+
+
 @command.command("list")
 @_output_option
 def list_(output: str) -> None:

@@ -1,15 +1,16 @@
-"""Where the programs of Kubernetes are that `python -m tools.kube build` made."""
+"""Where the programs are that a cluster is made of: those that `python -m tools.kube build` made, and the system's."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from gpuslice.model.errors import GpusliceError
 
 
 class MissingProgramError(GpusliceError):
-    """Raised when a program that a cluster is made of has not been built."""
+    """Raised when a program that a cluster is made of has not been built or installed."""
 
 
 def folder() -> Path:
@@ -25,3 +26,14 @@ def program(name: str) -> Path:
     if not path.exists():
         raise MissingProgramError(f"{name}: not in {folder()}; in a checkout of gpuslice, run: make kube")
     return path
+
+
+def installed(name: str) -> str:
+    """The system's program of this name. Raises MissingProgramError with the remedy."""
+    # Those that manage a machine are not on everybody's PATH.
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        raise MissingProgramError(
+            f"{name}: not installed; in a checkout of gpuslice, run: tools/debian-packages cluster"
+        )
+    return found

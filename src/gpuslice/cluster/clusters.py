@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.cluster import components
+from gpuslice.cluster import node as nodes
 from gpuslice.cluster.binaries import program
 from gpuslice.cluster.control_plane import Layout
 from gpuslice.model.errors import GpusliceError
@@ -22,7 +23,7 @@ from gpuslice.model.errors import GpusliceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.cluster.components import Component, Status
+    from gpuslice.cluster.components import Component, State, Status
 
 _SECONDS_TO_STOP: Final = 60.0
 
@@ -68,6 +69,15 @@ class Cluster:
         if status is None or status.failure:
             return status
         return status if _is_supervisor(status.supervisor, self.folder) else None
+
+    def states(self) -> tuple[State, ...]:
+        """How its components do, those of its node included. Process numbers of the node's are those in the node."""
+        status = self.status()
+        if status is None:
+            return ()
+        inside = components.read_status(self.folder / nodes.FOLDER)
+        running = any(state.name == nodes.COMPONENT and state.pid for state in status.components)
+        return (*status.components, *(inside.components if inside is not None and running else ()))
 
     def start(
         self,
@@ -127,8 +137,9 @@ class Cluster:
             os.close(descriptor)
 
     def remove(self) -> None:
-        """Stops everything and forgets the cluster."""
+        """Stops everything and forgets the cluster, also after its processes were killed."""
         self.stop()
+        nodes.forget(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002  # as subprocess calls it
@@ -146,7 +157,8 @@ class Cluster:
 
     def _why(self, status: Status | None) -> str:
         lines: list[str] = [status.failure if status and status.failure else "the supervisor ended"]
-        for state in status.components if status else ():
+        inside = components.read_status(self.folder / nodes.FOLDER)
+        for state in (*(status.components if status else ()), *(inside.components if inside else ())):
             if state.state not in {"ready", "waiting"}:
                 lines += [f"{state.name}: {state.detail or state.state}; the end of its log:"]
                 lines += [f"    {line}" for line in components.last_lines(self.folder, state.name)]

@@ -158,7 +158,8 @@ def _api_server(layout: Layout, authority: Authority, serving: Pair, admin: Pair
         certificate=str(admin.certificate),
         key=str(admin.key),
     )
-    return Component("kube-apiserver", _command("kube-apiserver", flags), ready=ready, stage=1)
+    # Watches from a node that was switched off would keep it for a minute.
+    return Component("kube-apiserver", _command("kube-apiserver", flags), ready=ready, stage=1, stop_seconds=3)
 
 
 def _controller_manager(layout: Layout, authority: Authority) -> Component:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
@@ -26,13 +26,10 @@ class Reader:
         self.settings = settings
         #: Whether `nvidia.com/gpu` alone is read as castslice.
         self.opted_in = opted_in
+        self.places: tuple[Place, ...] = tuple(pod.places())
         self._found: dict[object, object] = {}
 
-    @cached_property
-    def places(self) -> tuple[Place, ...]:
-        return tuple(self.pod.places())
-
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The containers' names, those that run for the pod's whole life first."""
         return tuple(place.name for place in sorted(self.places, key=lambda place: place.init))
@@ -44,8 +41,7 @@ class Reader:
         return self._found[find]  # type: ignore[return-value]  # what `find` gave
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a container asked for in one dialect."""
 
     requests: tuple[Request, ...]

@@ -32,7 +32,9 @@ def resource_field(place: Place, name: str) -> str:
 
 def asked(place: Place, names: Iterable[str]) -> tuple[str, ...]:
     """Those of the resources that the container asks for. Zero asks for nothing; nonsense is somebody's wish."""
-    return tuple([name for name in names if place.asks_by_name(name) and _is_asked(place, name)])
+    limits, requests = place.limits, place.requests
+    found = [name for name in names if name in limits or name in requests]
+    return tuple([name for name in found if _is_asked(place, name)]) if found else ()
 
 
 def read_resource(place: Place, name: str) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from gpuslice.dialects import castslice, fields, hami
 from gpuslice.dialects.registry import DIALECTS
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _PLAIN: Final = "a whole GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """What one container asks for."""
 
     place: Place

@@ -7,6 +7,7 @@ that the agent publishes: all of the memory, and no reserved cores (which leaves
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
 #: The DRA driver, and the domain of its attributes and capacities.
@@ -14,11 +15,41 @@ DRIVER: Final = "gpu.gpuslice.io"
 GPU_CLASS: Final = "gpu.gpuslice.io"
 MIG_CLASS: Final = "mig.gpuslice.io"
 
+ATTRIBUTE_TYPE: Final = "type"
+TYPE_GPU: Final = "gpu"
+TYPE_MIG: Final = "mig"
+
+#: The name that users call the model by (`A100-40GB`), and the one that its maker does.
 ATTRIBUTE_MODEL: Final = "model"
-ATTRIBUTE_PROFILE: Final = "profile"
+ATTRIBUTE_PRODUCT: Final = "product"
+#: Of the GPU; a partition gets a UUID when it is made, and has its GPU's as `parentUUID`.
 ATTRIBUTE_UUID: Final = "uuid"
+ATTRIBUTE_PARENT: Final = "parentUUID"
+ATTRIBUTE_ARCHITECTURE: Final = "architecture"
+ATTRIBUTE_DRIVER_VERSION: Final = "driverVersion"
+ATTRIBUTE_CUDA_VERSION: Final = "cudaVersion"
+ATTRIBUTE_INDEX: Final = "index"
+ATTRIBUTE_NUMA_NODE: Final = "numaNode"
+#: Of a partition: its shape, and the first of its memory slices.
+ATTRIBUTE_PROFILE: Final = "profile"
+ATTRIBUTE_PLACEMENT: Final = "placement"
+#: Kubernetes' own, which devices of other drivers have too.
+ATTRIBUTE_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+ATTRIBUTE_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+
+#: On every device of a GPU that is not fit for work.
+TAINT_UNHEALTHY: Final = "gpuslice.io/unhealthy"
+
 CAPACITY_MEMORY: Final = "memory"
 CAPACITY_CORES: Final = "cores"
+
+#: What the device classes select by, in CEL.
+CLASS_SELECTORS: Final = MappingProxyType(
+    {
+        name: f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].{ATTRIBUTE_TYPE} == "{kind}"'
+        for name, kind in ((GPU_CLASS, TYPE_GPU), (MIG_CLASS, TYPE_MIG))
+    }
+)
 
 #: Memory is given out in steps of this size. Parts of a GPU are rounded down to it, so that they add up to no more
 #: than the GPU; amounts of bytes are rounded up, so that nobody gets less than was asked.

@@ -16,7 +16,7 @@ from gpuslice.model.mig import MigPlacement, MigProfile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PRESETS", "Architecture", "Brand", "GpuModel", "MigPlacement", "MigProfile", "model_named"]
+__all__ = ["PRESETS", "Architecture", "Brand", "GpuModel", "MigPlacement", "MigProfile", "model_named", "short_name"]
 
 _KIB: Final = 1024
 _MIB: Final = 1024**2
@@ -192,6 +192,7 @@ _MODELS: Final = (
 #: The models that a user can name, by the name as we write it.
 PRESETS: Final[Mapping[str, GpuModel]] = MappingProxyType({model.name: model for model in _MODELS})
 _BY_FOLDED_NAME: Final = {model.name.casefold(): model for model in _MODELS}
+_BY_PRODUCT: Final = {model.product: model for model in _MODELS}
 
 
 def model_named(name: str) -> GpuModel:
@@ -200,3 +201,12 @@ def model_named(name: str) -> GpuModel:
     if model is None:
         raise ValueError(f"no GPU model is named {name!r}; the known ones are {', '.join(PRESETS)}")
     return model
+
+
+def short_name(product: str) -> str:
+    """How users call a product: the preset's name, else its maker's without the parts that say nothing."""
+    known = _BY_PRODUCT.get(product)
+    if known is not None:
+        return known.name
+    words = [word for word in product.split() if word not in {"NVIDIA", "Tesla", "GeForce"}]
+    return "-".join(words) or product

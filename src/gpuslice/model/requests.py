@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from gpuslice.model.errors import GpusliceError
 
@@ -18,8 +19,7 @@ class RequestError(GpusliceError):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A share of each of `devices` GPUs. What is None was not said, and policy or the backend decides it.
 
     Memory is an amount of bytes or a part of the GPU, cores a percentage of its compute. A MIG profile or a number

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuslice.model import gpus, kubernetes_quantities
 from gpuslice.model.devices import MEMORY_STEP
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from gpuslice.model.mig import MigProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A share of each of `devices` GPUs, a MIG partition, or a number of slots."""
 
     #: Bytes, or a part of whichever GPU it is.
@@ -33,7 +33,8 @@ class Slice:
     @property
     def whole(self) -> bool:
         """Nobody else fits beside it."""
-        return self.mig_profile is None and self.slots is None and self.memory == Fraction(1) and self.cores == 100
+        alone = self.cores == 100 and self.mig_profile is None and self.slots is None
+        return alone and isinstance(self.memory, Fraction) and self.memory == 1
 
     def describe(self) -> str:
         """For people, on the pod: `4Gi memory, 30% cores`."""

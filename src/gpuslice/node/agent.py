@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from gpuslice.node.kubernetes import KubernetesNode, KubernetesSettings
     from gpuslice.node.state import StateFolder
 
 _SWEEP_SECONDS: Final = 1.0
@@ -48,6 +49,7 @@ class Settings:
     private_to: int | None = None
     max_pending: int = 1024
     check_seconds: float = INTERVAL_SECONDS
+    kubernetes: KubernetesSettings | None = None
 
 
 class Agent:
@@ -111,10 +113,13 @@ class Agent:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, audit.reopen)
+            kubernetes = await self._serve_kubelet(registry, audit)
             ready(self._status())
             _notify_service_manager(self._environment)
             await self._stop.wait()
             self._log.info("stopping", sessions=len(registry.sessions))
+            if kubernetes is not None:
+                await kubernetes.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,6 +128,17 @@ class Agent:
                 path.unlink(missing_ok=True)
             if settings.private_to is not None:
                 stack.callback(shutil.rmtree, state.folder, ignore_errors=True)
+
+    async def _serve_kubelet(self, registry: Registry, audit: Audit) -> KubernetesNode | None:
+        """Imports what most agents on a developer's machine do not need."""
+        settings = self._settings
+        if settings.kubernetes is None:
+            return None
+        from gpuslice.node.kubernetes import KubernetesNode
+
+        node = KubernetesNode(settings.kubernetes, self._environment, registry, settings.state, audit, self._log)
+        await node.start()
+        return node
 
     async def _regularly(self, seconds: float, work: Callable[[], None]) -> None:
         """Whatever goes wrong once is told, and tried again."""

@@ -17,7 +17,7 @@ _STRANGER_SECONDS: Final = 2.0
 
 
 class Belonging:
-    """Looks for traces: a parent, the environment it was started with, a container."""
+    """Looks for traces: a parent, the environment it was started with, a container, a pod."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -30,7 +30,7 @@ class Belonging:
         now = time.monotonic()
         if self._strangers.get(pid, 0.0) > now:
             return None
-        found = self._by_family(pid) or self._by_environment(pid) or self._by_container(pid)
+        found = self._by_family(pid) or self._by_environment(pid) or self._by_container(pid) or self._by_pod(pid)
         if found is None:
             self._strangers[pid] = now + _STRANGER_SECONDS
         return found
@@ -42,9 +42,8 @@ class Belonging:
             if session.record.owner is not None and session.owner_pidfd is not None
         }
         for ancestor in processes.ancestors(pid):
-            attached = self._registry.processes.get(ancestor)
-            if attached is not None:
-                return attached.session
+            if attached := self._registry.of(ancestor):
+                return attached[0].session
             if ancestor in owners:
                 return owners[ancestor]
         return None
@@ -63,9 +62,17 @@ class Belonging:
                 return session
         return None
 
+    def _by_pod(self, pid: int) -> Session | None:
+        """A pod with a claim is known even if no process of it ever attached."""
+        for session in self._registry.sessions.values():
+            workload = session.record.workload
+            if workload is not None and workload.pod_uid and processes.is_in_pod(pid, workload.pod_uid):
+                return session
+        return None
+
     def _container_of(self, session: Session) -> processes.Container | None:
         known = self._containers.get(session.id)
-        if known is None or known[0] not in self._registry.processes:
+        if known is None or not self._registry.of(known[0]):
             pid = next(iter(session.processes.values())).pid
             known = self._containers[session.id] = (pid, processes.container(pid))
         return known[1]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: More than any process can honestly count to.
 MAX_COUNT: Final = 2**48
+Mark = tuple[int, int]
 _EMPTY: Final = bytes(page.CELL_BYTES)
 _WORD: Final = struct.Struct("=Q")
 _CHUNK: Final = 64  # slots whose cells share a page of memory
@@ -36,7 +37,7 @@ class Cell(NamedTuple):
     overhead: int
     peak: int
     #: Two looks at a cell with equal marks: nothing was allocated or freed between them.
-    mark: tuple[int, int, int]
+    mark: Mark
 
 
 class CellsFile:
@@ -113,13 +114,12 @@ def held(cells: Iterable[Cell]) -> int:
     return sum(cell.held for cell in cells)
 
 
-def _believed(charged: int, laps: int, withdrawn: int, denied: int, overhead: int, peak: int) -> Cell:
-    attempts = laps * page.ATTEMPTS_PER_LAP + charged // page.ATTEMPT
+def _believed(charged: int, granted: int, denied: int, overhead: int, peak: int) -> Cell:
     return Cell(
-        held=charged & page.BYTES_MASK,
-        allocations=min(max(0, attempts - withdrawn), MAX_COUNT),
+        held=page.held_bytes(charged),
+        allocations=min(granted, MAX_COUNT),
         denials=min(denied, MAX_COUNT),
         overhead=min(overhead, page.BYTES_MASK),
         peak=min(peak, page.BYTES_MASK),
-        mark=(charged, laps, withdrawn),
+        mark=(charged, granted),
     )

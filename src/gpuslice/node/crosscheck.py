@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.audit import Audit
+    from gpuslice.node.cells import Mark
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Process, Session
 
-    _Place = tuple[int, int]  # a process and a GPU of its session
+    _Place = tuple[tuple[int, str], int]  # a process in a session, and a GPU of that session
 
 _T = TypeVar("_T")
 
@@ -62,7 +63,7 @@ class CrossCheck:
         self._belonging = Belonging(registry)
         self._looked = asyncio.Event()
         self._wanted = asyncio.Event()
-        self._marks: dict[_Place, tuple[int, int, int]] = {}
+        self._marks: dict[_Place, Mark] = {}
         self._lower: dict[_Place, int] = {}  # an overhead below the one in force, seen once
         self._overheads: dict[_Place, int] = {}  # in force
         self._above: dict[tuple[str, int], int] = {}  # session and GPU: looks in a row above the limit
@@ -127,20 +128,20 @@ class CrossCheck:
         for process in self._registry.processes.values():
             for gpu, cell in enumerate(process.session.cells.read_slot(process.slot)):
                 if cell.overhead:
-                    self._overheads[process.pid, gpu] = cell.overhead
+                    self._overheads[process.key, gpu] = cell.overhead
 
     def _remember_marks(self) -> None:
-        for pid, gpu in self._marks:
-            process = self._registry.processes.get(pid)
+        for key, gpu in self._marks:
+            process = self._registry.processes.get(key)
             if process is not None and gpu < process.session.gpu_count:
-                self._marks[pid, gpu] = process.session.cells.read_one(gpu, process.slot).mark
+                self._marks[key, gpu] = process.session.cells.read_one(gpu, process.slot).mark
 
     def _compare(self, usages: list[Usage]) -> None:
         sums: dict[tuple[str, int], int] = {}
         seen: dict[_Place, int] = {}
         largest: dict[tuple[str, int], tuple[int, int]] = {}
         for usage in usages:
-            process = self._registry.processes.get(usage.pid)
+            process = self._attached(usage)
             session = process.session if process else self._belonging.session_of(usage.pid)
             if session is None:
                 continue
@@ -152,7 +153,7 @@ class CrossCheck:
             if gpu is None:
                 continue
             if process is not None:
-                seen[usage.pid, gpu] = usage.size
+                seen[process.key, gpu] = usage.size
                 self._weigh(process, gpu, usage.size)
             place = session.id, gpu
             sums[place] = sums.get(place, 0) + usage.size
@@ -162,9 +163,17 @@ class CrossCheck:
         for place in sums.keys() | self._above.keys():
             self._compare_with_limit(place, sums.get(place, 0), largest.get(place, (0, 0))[1])
 
+    def _attached(self, usage: Usage) -> Process | None:
+        """The process's place in the session that has a share of that GPU, else in any."""
+        places = self._registry.of(usage.pid)
+        if len(places) < 2:
+            return places[0] if places else None
+        # Of two sessions on the same GPU, the interposer takes the larger.
+        return max(places, key=lambda place: _limit_on(place.session, usage.uuid))
+
     def _weigh(self, process: Process, gpu: int, size: int) -> None:
         """Puts the process's overhead right, if this look can tell it."""
-        place = process.pid, gpu
+        place = process.key, gpu
         cell = process.session.cells.read_one(gpu, process.slot)
         quiet = self._marks.get(place) == cell.mark
         self._marks[place] = cell.mark
@@ -182,6 +191,8 @@ class CrossCheck:
         self._overheads[place] = overhead
         if cell.overhead != overhead:  # also if the tenant changed it
             process.session.cells.write_overhead(gpu, process.slot, overhead)
+            if overhead > cell.overhead:
+                process.session.say_less_room(gpu)
 
     def _forget(self, seen: dict[_Place, int]) -> None:
         """Processes that are no longer on the GPU have no overhead there."""
@@ -235,6 +246,10 @@ class CrossCheck:
         with processes.closing(pidfd):
             killed = processes.send_signal(pidfd, signal.SIGKILL)
         self._audit.write("kill", result="ok" if killed else "error", session_id=session.id, pid=pid, error_code=reason)
+
+
+def _limit_on(session: Session, uuid: str) -> int:
+    return max((gpu.limit_bytes for gpu in session.record.gpus if gpu.uuid == uuid), default=-1)
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

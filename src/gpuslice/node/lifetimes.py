@@ -34,7 +34,7 @@ class Lifetimes:
         self._server = server
         self._audit = audit
         self._log = log
-        self._to_look_at: list[int] = []
+        self._to_look_at: list[tuple[int, str]] = []
 
     def beat(self) -> None:
         """Tells every tenant that the agent lives, and ends what has expired."""
@@ -75,11 +75,11 @@ class Lifetimes:
         self._server.sweep()
         if not self._to_look_at:
             self._to_look_at = [
-                process.pid for process in self._registry.processes.values() if process.connection is None
+                process.key for process in self._registry.processes.values() if process.connection is None
             ]
         looked_at, self._to_look_at = self._to_look_at[:_LOOKS], self._to_look_at[_LOOKS:]
-        for pid in looked_at:
-            process = self._registry.processes.get(pid)
+        for key in looked_at:
+            process = self._registry.processes.get(key)
             if process is not None and process.connection is None:
                 self._server.check_still_mapped(process)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
 import sys
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import structlog
 
 _LONGEST: Final = 4000
+_encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 def configure(form: str, *, debug: bool) -> None:
     """Logs to standard error. A reader that is gone does not stop the agent."""
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+        structlog.processors.JSONRenderer(_to_json)
         if form == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
     )
@@ -31,6 +34,13 @@ def configure(form: str, *, debug: bool) -> None:
         logger_factory=_Writer,
         cache_logger_on_first_use=True,
     )
+
+
+def _to_json(event: dict[str, Any], **_: object) -> str:
+    try:
+        return _encode(event).decode()
+    except (ValueError, TypeError, OverflowError):  # text that is no Unicode, numbers without measure
+        return json.dumps(event, default=repr)
 
 
 class _Writer:

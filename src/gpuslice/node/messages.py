@@ -103,6 +103,17 @@ class OwnerView(msgspec.Struct, kw_only=True):
     pid: int | None
 
 
+class WorkloadView(msgspec.Struct, kw_only=True):
+    """Whose session it is, where Kubernetes asked for it."""
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    claim_uid: str
+    request: str
+
+
 class SessionView(msgspec.Struct, kw_only=True):
     """A session as it is now. `token` is empty for whoever may not know it."""
 
@@ -122,6 +133,7 @@ class SessionView(msgspec.Struct, kw_only=True):
     breaches: int
     socket: str
     token: str = ""
+    workload: WorkloadView | None = None
 
 
 class InventoryGpu(msgspec.Struct, kw_only=True):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pynvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ALL: Final = 0xFFFFFFFF  # not in a MIG instance
 _UNKNOWN: Final = 2**64 - 1
@@ -42,6 +45,20 @@ class Usage:
     uuid: str
     pid: int
     size: int
+
+
+@contextmanager
+def opened() -> Iterator[None]:
+    """NVML for as long as the block runs. It counts who opened it, so this costs little when it is open already."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailableError(str(error)) from None
+    try:
+        yield
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 class Nvml:

@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 MAGIC: Final = 0x31454741504C5347
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_GPUS: Final = 16
 SLOTS: Final = 512
 SESSION_BYTES: Final = 64
@@ -22,9 +22,14 @@ ACTIVE: Final = 0
 EXPIRED: Final = 1
 RELEASED: Final = 2
 
-BYTES_MASK: Final = 2**48 - 1
-ATTEMPT: Final = 2**48
-ATTEMPTS_PER_LAP: Final = 2**16
+#: A cell's `charged`: units, how many of them are spare, and an epoch's low bits.
+UNIT: Final = 512
+UNITS_MASK: Final = 2**36 - 1
+SPARE_SHIFT: Final = 36
+SPARE_MASK: Final = 2**16 - 1
+EPOCH_SHIFT: Final = 52
+EPOCH_MASK: Final = 2**12 - 1
+BYTES_MASK: Final = 2**45 - 1
 
 ATTACH_MAGIC: Final = 0x4843415454414C53
 ATTACH_OBSERVER: Final = 1
@@ -43,7 +48,7 @@ class Gpu(ctypes.Structure):
         ("uuid", ctypes.c_uint8 * 16),
         ("limit_bytes", ctypes.c_uint64),
         ("core_percent", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("epoch", ctypes.c_uint32),
     )
 
 
@@ -72,12 +77,11 @@ class Cell(ctypes.Structure):
 
     _fields_ = (
         ("charged", ctypes.c_uint64),
-        ("laps", ctypes.c_uint64),
-        ("withdrawn", ctypes.c_uint64),
+        ("granted", ctypes.c_uint64),
         ("denied", ctypes.c_uint64),
         ("overhead", ctypes.c_uint64),
         ("peak", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64 * 2),
+        ("reserved", ctypes.c_uint64 * 3),
     )
 
 
@@ -109,8 +113,8 @@ class Attached(ctypes.Structure):
 CELL_BYTES: Final = ctypes.sizeof(Cell)
 ATTACH_BYTES: Final = ctypes.sizeof(Attach)
 ATTACHED_BYTES: Final = ctypes.sizeof(Attached)
-#: A cell's six words, for many cells at once.
-CELL_WORDS: Final = struct.Struct("=6Q16x")
+#: A cell's five words, for many cells at once.
+CELL_WORDS: Final = struct.Struct("=5Q24x")
 
 
 def cells_bytes(gpu_count: int) -> int:
@@ -121,6 +125,11 @@ def cells_bytes(gpu_count: int) -> int:
 def cell_offset(gpu: int, slot: int) -> int:
     """Where the cell of that slot on that GPU is in `cells`."""
     return (gpu * SLOTS + slot) * CELL_BYTES
+
+
+def held_bytes(charged: int) -> int:
+    """gpuslice_held_units, in bytes: what is charged and not spare."""
+    return max(0, (charged & UNITS_MASK) - (charged >> SPARE_SHIFT & SPARE_MASK)) * UNIT
 
 
 def uuid_bytes(text: str) -> bytes:

@@ -123,6 +123,15 @@ def environment_variable(pid: int, name: str) -> str | None:
     return None
 
 
+def is_in_pod(pid: int, pod_uid: str) -> bool:
+    """Whether the process is in a container of the pod: the kubelet names the cgroup after it, with - or with _."""
+    try:
+        cgroup = _read(f"/proc/{pid}/cgroup", 1 << 16)
+    except OSError:
+        return False
+    return any(f"pod{name}".encode() in cgroup for name in (pod_uid, pod_uid.replace("-", "_")))
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What tells one container from another: its cgroups and its view of the file tree."""

@@ -29,6 +29,18 @@ class GpuRecord(msgspec.Struct):
     tolerated_bytes: int = 0
 
 
+class WorkloadRecord(msgspec.Struct, kw_only=True):
+    """Whose session it is, where Kubernetes asked for it: a request of a claim, or a container with slots."""
+
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    claim: str = ""
+    claim_uid: str = ""
+    request: str = ""
+
+
 class SessionRecord(msgspec.Struct, kw_only=True):
     """A session as it is kept over a restart of the agent."""
 
@@ -49,6 +61,7 @@ class SessionRecord(msgspec.Struct, kw_only=True):
     grace_seconds: float
     on_breach: OnBreach = OnBreach.REPORT
     ttl_kill: bool = False
+    workload: WorkloadRecord | None = None
 
 
 def read_record(path: Path, session_id: str) -> SessionRecord:
@@ -77,7 +90,7 @@ def write_record(folder: Path, record: SessionRecord) -> None:
     write_durably(folder / "session.json", msgspec.json.format(msgspec.json.encode(record)) + b"\n")
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replaces the file in one step, once the content is on the disk."""
     new = path.with_name(f".{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -86,6 +99,7 @@ def write_durably(path: Path, content: bytes) -> None:
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -94,6 +108,12 @@ def write_durably(path: Path, content: bytes) -> None:
         new.unlink(missing_ok=True)
         raise
     synchronize(path.parent)
+
+
+def remove_unfinished(folder: Path, names: str = "*") -> None:
+    """Removes what `write_durably` left when its process was killed. Nobody must be writing there."""
+    for path in folder.glob(f".{names}.new"):
+        path.unlink(missing_ok=True)
 
 
 def synchronize(folder: Path) -> None:

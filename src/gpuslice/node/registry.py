@@ -51,7 +51,7 @@ def boottime() -> float:
 
 
 class Registry:
-    """The sessions, and the processes in them by number."""
+    """The sessions, and the processes in them by number and session."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class Registry:
         self._max_descriptors = max_descriptors
         self._boot_id = processes.boot_id()
         self.sessions: dict[str, Session] = {}
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[tuple[int, str], Process] = {}
+        self._by_pid: dict[int, list[Process]] = {}
         self.totals = TotalsFile(state.totals)
         self.quarantined = 0
 
@@ -145,10 +146,10 @@ class Registry:
         return in_use + _RESERVE <= self._max_descriptors
 
     def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
-        """Makes the session with the first free id, or nothing at all."""
+        """Makes the session with the id that it has, else with the first free one; or nothing at all."""
         if not self.has_descriptors():
             raise storage_error("the session cannot be made", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        record = msgspec.structs.replace(record, id=self._free_id(record.name), boot_id=self._boot_id)
+        record = msgspec.structs.replace(record, id=record.id or self._free_id(record.name), boot_id=self._boot_id)
         record.name = record.name or record.id
         workshop = self._state.sessions / f"{_NEW}{record.id}"
         place = self._state.sessions / record.id
@@ -190,7 +191,7 @@ class Registry:
     def _let_go(self, session: Session) -> None:
         """Stops watching the session's processes, and closes its files."""
         for process in session.processes.values():
-            del self.processes[process.pid]
+            self._forget(process)
             self._unwatch(process)
         self.watch_owner(session, None)
         session.close()
@@ -223,7 +224,7 @@ class Registry:
 
     def attach(self, session: Session, identity: Identity, pidfd: int) -> Process:
         """Gives the process a slot. The pidfd is the registry's from here on, unless this raises."""
-        if (before := self.processes.get(identity.pid)) is not None:
+        if (before := self.processes.get((identity.pid, session.id))) is not None:
             self.detach(before, "attached again")
         process = session.give_slot(identity, pidfd)
         self._watch(process)
@@ -232,9 +233,9 @@ class Registry:
     def detach(self, process: Process, reason: str) -> None:
         """Takes the slot of a process that is gone or needs it no more."""
         session = process.session
-        if self.processes.get(process.pid) is not process:
+        if self.processes.get(process.key) is not process:
             return
-        del self.processes[process.pid]
+        self._forget(process)
         try:
             recovered = session.take_slot(process)
         finally:  # or a pidfd that stays readable would call this forever
@@ -242,13 +243,24 @@ class Registry:
         self._audit.write("detach", session_id=session.id, pid=process.pid, size=recovered, reason=reason)
         self.release_if_over(session)
 
+    def of(self, pid: int) -> list[Process]:
+        """The process's places in sessions, in the order in which it came to them."""
+        return self._by_pid.get(pid, [])
+
+    def _forget(self, process: Process) -> None:
+        del self.processes[process.key]
+        self._by_pid[process.pid].remove(process)
+        if not self._by_pid[process.pid]:
+            del self._by_pid[process.pid]
+
     def _watch(self, process: Process) -> None:
-        self.processes[process.pid] = process
+        self.processes[process.key] = process
+        self._by_pid.setdefault(process.pid, []).append(process)
         # Soon, not now: of many that start together, all are answered first. An end before that is seen all the same.
         self._loop.call_soon(self._follow, process)
 
     def _follow(self, process: Process) -> None:
-        if self.processes.get(process.pid) is process:
+        if self.processes.get(process.key) is process:
             self._loop.add_reader(process.pidfd, self.detach, process, "ended")
 
     def _unwatch(self, process: Process) -> None:

@@ -66,6 +66,11 @@ class Process:
     def pid(self) -> int:
         return self.identity.pid
 
+    @property
+    def key(self) -> tuple[int, str]:
+        """A process of a container with several claims is in several sessions."""
+        return self.identity.pid, self.session.id
+
     def believe(self, gpu: int, cell: Cell) -> Counts:
         """What it did on that GPU, with what it says now."""
         if self.seen is None:
@@ -74,7 +79,7 @@ class Process:
             self.seen = [_NO_COUNTS] * self.session.gpu_count
         before = self.seen[gpu]
         counts = Counts(
-            _no_less(cell.allocations, before.allocations),
+            max(before.allocations, cell.allocations),
             max(before.denials, cell.denials),
             max(before.peak, cell.peak),
         )
@@ -84,17 +89,6 @@ class Process:
 
 
 _NO_COUNTS: Final = Counts()
-_UNDECIDED: Final = 1024  # attempts that may be under way in one process, and taken back
-
-
-def _no_less(now: int, before: int) -> int:
-    """How many allocations there were, given how many there were before."""
-    if now >= before - _UNDECIDED:
-        return now
-    # Attempts went round and the lap was not counted yet, or never will be, if the process was killed in between.
-    if now + page.ATTEMPTS_PER_LAP >= before - _UNDECIDED:
-        return now + page.ATTEMPTS_PER_LAP
-    return before
 
 
 class Session:
@@ -123,6 +117,8 @@ class Session:
         except BaseException:
             self.attached.close()
             raise
+        for gpu in range(self.gpu_count):
+            self.say_less_room(gpu)  # an agent before this one may have been killed before it said so
 
     @property
     def id(self) -> str:
@@ -208,8 +204,19 @@ class Session:
 
     def apply(self, record: SessionRecord) -> None:
         """Makes the record the session's for its tenants."""
+        lowered = [
+            index
+            for index, gpu in enumerate(record.gpus)
+            if gpu.limit_bytes < self.control.values.gpus[index].limit_bytes
+        ]
         self.record = record
         fill_control(self.control.values, record)
+        for gpu in lowered:
+            self.say_less_room(gpu)
+
+    def say_less_room(self, gpu: int) -> None:
+        """After the limit was lowered or an overhead raised: what tenants keep spare is from before."""
+        self.control.values.gpus[gpu].epoch += 1
 
     def say_released(self) -> None:
         """The last word to processes that still have the page."""

@@ -51,6 +51,14 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
+def give_second_name(path: Path, second: Path) -> None:
+    """The same socket at another path, in one step."""
+    new = second.with_name(f"{second.name}.new")
+    new.unlink(missing_ok=True)
+    new.hardlink_to(path)
+    new.rename(second)
+
+
 def peer_of(connection: socket.socket) -> Peer:
     return Peer(*_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
 

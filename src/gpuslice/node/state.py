@@ -43,6 +43,27 @@ class StateFolder:
         return self.folder / "agent.sock"
 
     @property
+    def tenants(self) -> Path:
+        """What containers may see of the folder: the attach socket, by a second name, and nothing else."""
+        return self.folder / "tenants"
+
+    @property
+    def claims(self) -> Path:
+        return self.folder / "claims"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "claims.json"
+
+    @property
+    def partitions(self) -> Path:
+        return self.folder / "partitions"
+
+    @property
+    def health(self) -> Path:
+        return self.folder / "health"
+
+    @property
     def admin_socket(self) -> Path:
         return self.folder / "admin.sock"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuslice.node import processes
-from gpuslice.node.messages import GpuView, OwnerView, ProcessView, SessionView
+from gpuslice.node.messages import GpuView, OwnerView, ProcessView, SessionView, WorkloadView
 from gpuslice.node.registry import boottime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuslice.node.records import WorkloadRecord
     from gpuslice.node.session import Session
 
 
@@ -52,6 +53,20 @@ def view(session: Session, socket: Path, *, with_token: bool) -> SessionView:
         breaches=sum(gpu.breaches for gpu in gpus),
         socket=str(socket),
         token=record.token if with_token else "",
+        workload=_workload(record.workload),
+    )
+
+
+def _workload(workload: WorkloadRecord | None) -> WorkloadView | None:
+    if workload is None:
+        return None
+    return WorkloadView(
+        namespace=workload.namespace,
+        pod=workload.pod,
+        container=workload.container,
+        claim=workload.claim,
+        claim_uid=workload.claim_uid,
+        request=workload.request,
     )
 
 

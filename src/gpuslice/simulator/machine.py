@@ -38,7 +38,7 @@ NVML_VERSION: Final = "13.610.43.02"
 CUDA_VERSION: Final = 13040
 
 _PREFIX: Final = "gpuslice-sim."
-_LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 _FIRST_PCI_BUS: Final = 7  # as on the machines these GPUs come in; 0 would be the host bridge's
 
 
@@ -60,6 +60,11 @@ class Machine:
     def libraries(self) -> Path:
         """The folder that LD_LIBRARY_PATH must name first."""
         return self.directory / "lib"
+
+    @property
+    def device_file(self) -> Path:
+        """An empty file that is mounted into containers under the names of the devices that they may use."""
+        return self.directory / "device"
 
     @property
     def removal(self) -> str:
@@ -137,7 +142,7 @@ def library_folder() -> Path:
     # The package has more than one folder when it is installed for development: sources here, what was built there.
     for package in gpuslice.__path__:
         folder = Path(package) / "lib" / "simulator"
-        if all((folder / library).is_file() for library in _LIBRARIES):
+        if all((folder / library).is_file() for library in LIBRARIES):
             return folder
     raise SimulatorError("the simulator's libraries are not installed: build them with `make setup` or `pip install .`")
 
@@ -158,7 +163,7 @@ def _write(folder: Path, configuration: Configuration, libraries: Path) -> None:
         file.truncate(layout.MACHINE_BYTES)
     (folder / "slots").touch()
     (folder / "lib").mkdir()
-    for library in _LIBRARIES:
+    for library in LIBRARIES:
         (folder / "lib" / library).symlink_to(libraries / library)
         (folder / "lib" / library.removesuffix(".1")).symlink_to(library)
     # As with a real driver's device files, every user of the machine may use its GPUs.

@@ -1,0 +1,150 @@
+"""The webhook configurations: which requests the API server sends, where, and what if nobody answers.
+
+Three webhooks, and the reasons for what each does when it is down:
+
+- Pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a well-formed request then starts as it
+  was written: with a whole GPU, or waiting for a resource that no node has. No deployment stands still because of us.
+- Pods with malformed requests are refused by a webhook that must answer (`Fail`), and its conditions let no other pod
+  depend on it: CEL sees that a request is malformed, so pods that ask for no GPU, well-formed ones and those that were
+  rewritten are never sent. While the first webhook answers, it has refused such pods already; what is left are those of
+  namespaces that a policy leaves alone.
+- Policies are checked by a webhook that must answer (`Fail`). A policy is a guard that its author believes in: better
+  refused for a minute than accepted and left out. No pod depends on it, and neither do deletion or an unchanged spec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuslice.admission import match_conditions, slicepolicies
+from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Of both configurations.
+NAME: Final = "gpuslice"
+MUTATE: Final = "/mutate"
+VALIDATE: Final = "/validate"
+VALIDATE_POLICY: Final = "/validate-policy"
+
+#: Everything waits for us, so we do not take long; an answer takes a millisecond.
+TIMEOUT_SECONDS: Final = 3
+LABELS: Final = {"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/part-of": "gpuslice"}
+_INJECT: Final = "cert-manager.io/inject-ca-from"
+
+#: The requests about pods: only a new pod can be rewritten.
+PODS: Final = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The webhook behind a Service of the cluster."""
+
+    namespace: str
+    name: str
+    port: int = 443
+
+    def client_config(self, path: str) -> dict[str, Any]:
+        return {"service": {"namespace": self.namespace, "name": self.name, "port": self.port, "path": path}}
+
+    @property
+    def dns_names(self) -> tuple[str, ...]:
+        """What the API server, and anybody else in the cluster, calls it by."""
+        short = f"{self.name}.{self.namespace}"
+        return (f"{short}.svc", f"{short}.svc.cluster.local", short)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The webhook outside of the cluster: on a developer's machine, or beside the API server."""
+
+    url: str
+
+    def client_config(self, path: str) -> dict[str, Any]:
+        return {"url": self.url.rstrip("/") + path}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhooks:
+    """What the configurations are made of."""
+
+    target: Service | Address
+    settings: Settings = field(default_factory=lambda: DEFAULT_SETTINGS)
+    #: Where pods are left alone: the cluster must be able to start, and so must we.
+    excluded_namespaces: tuple[str, ...] = ("kube-system", "gpuslice-system")
+    #: `namespace/name` of cert-manager's Certificate. Without it the bundle of authorities is ours to keep.
+    certificate: str | None = None
+
+
+def mutating(webhooks: Webhooks) -> dict[str, Any]:
+    """The MutatingWebhookConfiguration."""
+    rewrite = _webhook(webhooks, "pods.mutate.gpuslice.io", MUTATE, "Ignore", PODS) | {
+        # Claim templates are made beside the pod, but for a dry run.
+        "sideEffects": "NoneOnDryRun",
+        # Another webhook may add a container after us.
+        "reinvocationPolicy": "IfNeeded",
+        "namespaceSelector": excluding(webhooks.excluded_namespaces),
+        "matchConditions": [{"name": "may-ask-for-a-gpu", "expression": match_conditions.may_ask(webhooks.settings)}],
+    }
+    return _configuration(webhooks, "MutatingWebhookConfiguration", [rewrite])
+
+
+def validating(webhooks: Webhooks) -> dict[str, Any]:
+    """The ValidatingWebhookConfiguration."""
+    requests = _webhook(webhooks, "pods.validate.gpuslice.io", VALIDATE, "Fail", PODS) | {
+        "sideEffects": "None",
+        "namespaceSelector": excluding(webhooks.excluded_namespaces),
+        "matchConditions": [
+            {"name": "malformed-gpu-request", "expression": match_conditions.malformed(webhooks.settings)}
+        ],
+    }
+    written = {
+        "apiGroups": [slicepolicies.GROUP],
+        "apiVersions": [slicepolicies.VERSION],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [slicepolicies.PLURAL],
+    }
+    policies = _webhook(webhooks, "policies.validate.gpuslice.io", VALIDATE_POLICY, "Fail", written) | {
+        "sideEffects": "None",
+        "matchConditions": [
+            {"name": "spec-changes", "expression": 'request.operation == "CREATE" || object.spec != oldObject.spec'}
+        ],
+    }
+    return _configuration(webhooks, "ValidatingWebhookConfiguration", [requests, policies])
+
+
+def excluding(namespaces: Sequence[str]) -> dict[str, Any]:
+    """A selector of all namespaces but these."""
+    wanted = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(namespaces)}
+    return {"matchExpressions": [wanted]}
+
+
+def _configuration(webhooks: Webhooks, kind: str, members: list[dict[str, Any]]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": NAME, "labels": dict(LABELS)}
+    if webhooks.certificate is not None:
+        metadata["annotations"] = {_INJECT: webhooks.certificate}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "webhooks": members,
+    }
+
+
+def _webhook(
+    webhooks: Webhooks, name: str, path: str, failure_policy: str, rule: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Every field that the API server would fill in is there, so that who compares finds no difference."""
+    return {
+        "name": name,
+        "clientConfig": webhooks.target.client_config(path),
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": failure_policy,
+        "matchPolicy": "Equivalent",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "objectSelector": {},
+        "namespaceSelector": {},
+        "rules": [{**rule, "scope": "*"}],
+    }

@@ -1,0 +1,71 @@
+"""What was decided lately about pods like this one.
+
+The pods of a Deployment or a Job differ in their names and in nothing that admission reads, so most of a cluster's
+reviews ask again what has just been answered. What is kept is bounded, whatever tenants send.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gpuslice.model.pods import Pod
+    from gpuslice.model.policies import Rule
+
+_Value = TypeVar("_Value")
+
+_GENERATION: Final = 1024  # entries, of some 5 KiB each
+#: A pod with more to read than this is rare, and not worth the memory. Bytes.
+_LARGEST: Final = 4096
+
+#: Written on each pod by what makes it, and different on each. Nobody asks for a GPU by these.
+_OF_ONE_POD: Final = frozenset(
+    (
+        "batch.kubernetes.io/job-completion-index",
+        "jobset.sigs.k8s.io/job-global-index",
+        "jobset.sigs.k8s.io/job-index",
+        "jobset.sigs.k8s.io/job-key",
+    )
+)
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Recent(Generic[_Value]):
+    """A dictionary that forgets what has not been asked for lately: two generations, and the older one goes whole."""
+
+    __slots__ = ("_new", "_old")
+
+    def __init__(self) -> None:
+        self._new: dict[Hashable, _Value] = {}
+        self._old: dict[Hashable, _Value] = {}
+
+    def get(self, key: Hashable) -> _Value | None:
+        value = self._new.get(key)
+        if value is None and (value := self._old.get(key)) is not None:
+            self.put(key, value)
+        return value
+
+    def put(self, key: Hashable, value: _Value) -> None:
+        if len(self._new) >= _GENERATION:
+            self._old, self._new = self._new, {}
+        self._new[key] = value
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
+
+
+def likeness(pod: Pod, rule: Rule) -> Hashable | None:
+    """Equal for pods that get the same under one set of policies; None if the pod is not worth remembering.
+
+    Holds all that deciding reads of a pod and nothing of what tells the pods of one workload apart.
+    """
+    annotations = pod.annotations
+    if not _OF_ONE_POD.isdisjoint(annotations):
+        annotations = {name: "" if name in _OF_ONE_POD else text for name, text in annotations.items()}
+    read = _encode((pod.metadata is not None, annotations, pod.spec))
+    return (rule.policy, rule.position, read) if len(read) <= _LARGEST else None

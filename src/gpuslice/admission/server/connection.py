@@ -1,0 +1,329 @@
+"""One connection, from its first byte to its last: TLS, requests one after another, answers, and a deadline for each
+step.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import termios
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from gpuslice.admission.server.crowd import FREE_HELD_BYTES
+from gpuslice.admission.server.requests import BadRequestError, RequestReader
+from gpuslice.admission.server.responses import CONTINUE, Response, plain
+from gpuslice.admission.server.streams import StreamEndedError, StreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from gpuslice.admission.server.crowd import Crowd
+    from gpuslice.admission.server.requests import Request
+    from gpuslice.admission.server.streams import Stream
+
+    Handler = Callable[[Request], Response | Coroutine[Any, Any, Response]]
+
+#: What a client may send ahead while it waits for an answer.
+_MAX_AHEAD_BYTES: Final = 64 * 1024
+#: Answers that wait for a client to read them; beyond that it is not listened to.
+_MAX_UNREAD_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long and how large, in seconds and bytes."""
+
+    handshake: float = 10.0
+    head: float = 10.0
+    #: From the first byte to the last; the API server waits at most 30 s for a webhook.
+    request: float = 30.0
+    answer: float = 30.0
+    #: For a client to read what it was answered.
+    unread: float = 10.0
+    #: The API server closes connections that were idle for 90 s. It must be the one who does, or a request could
+    #: cross with the end of its connection.
+    idle: float = 150.0
+    #: For a client to read a refusal while it still sends.
+    linger: float = 2.0
+    body_bytes: int = 8 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """What all connections of a listener share."""
+
+    handle: Handler
+    crowd: Crowd
+    loop: asyncio.AbstractEventLoop
+    #: Called with the reason when a connection ends otherwise than it should.
+    fault: Callable[[str], None]
+    limits: Limits
+    #: Each answer is the last of its connection.
+    draining: bool = False
+
+
+class _Phase(Enum):
+    HANDSHAKE = auto()
+    IDLE = auto()
+    REQUEST = auto()
+    ANSWER = auto()
+    UNREAD = auto()
+    LINGER = auto()
+    CLOSED = auto()
+
+
+_log: Final = structlog.get_logger()
+
+
+class Connection(asyncio.Protocol):
+    """Answers one request after another; the next is looked at when the one before has its answer."""
+
+    __slots__ = (
+        "_fault",
+        "_limits",
+        "_paused",
+        "_phase",
+        "_reader",
+        "_since",
+        "_site",
+        "_stream",
+        "_task",
+        "_transport",
+        "deadline",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, site: Site, stream: Stream) -> None:
+        self._site = site
+        self._limits = limits = site.limits
+        self._stream = stream
+        self._reader = RequestReader(limits.body_bytes)
+        self._task: asyncio.Task[Response] | None = None
+        self._fault: BadRequestError | None = None
+        self._paused = False
+        self._since = self.deadline = 0.0
+        self._enter(_Phase.HANDSHAKE if stream.handshaking else _Phase.IDLE, limits.handshake)
+
+    @property
+    def in_request(self) -> bool:
+        return self._phase in (_Phase.REQUEST, _Phase.ANSWER)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._reader.held_bytes
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_MAX_UNREAD_BYTES)
+        self._site.crowd.join(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._phase = _Phase.CLOSED
+        self._site.crowd.leave(self)
+        self._reader.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase in (_Phase.LINGER, _Phase.CLOSED):
+            return
+        self._stream.put(data)
+        self._advance()
+        if self._phase in (_Phase.ANSWER, _Phase.UNREAD) and self._stream.buffered > _MAX_AHEAD_BYTES:
+            self._pause()
+
+    def eof_received(self) -> bool:
+        """The client has gone. Whoever does not wait for an answer gets none."""
+        return False
+
+    def pause_writing(self) -> None:
+        if self._phase is _Phase.IDLE:
+            self._enter(_Phase.UNREAD, self._limits.unread)
+
+    def resume_writing(self) -> None:
+        if self._phase is _Phase.UNREAD:
+            self._enter(_Phase.IDLE, self._limits.idle)
+            self._advance()
+
+    # From bytes to answers.
+
+    def _advance(self) -> None:
+        """Does all that can be done with what has arrived."""
+        try:
+            self._read_requests()
+        except StreamEndedError:
+            self._close()
+        except StreamError:
+            self._end("not_tls" if self._stream.handshaking else "broken_tls")
+        except Exception:  # noqa: BLE001 - one connection must not take the others with it
+            _log.exception("connection failed")
+            self.drop("failed")
+
+    def _read_requests(self) -> None:
+        reader, stream = self._reader, self._stream
+        while self._phase in (_Phase.HANDSHAKE, _Phase.IDLE, _Phase.REQUEST):
+            if reader.ready:
+                self._answer(reader.ready.popleft())
+            elif self._fault is not None:
+                self._refuse(self._fault)
+            else:
+                piece = stream.take()
+                if output := stream.output():
+                    self._transport.write(output)
+                if self._phase is _Phase.HANDSHAKE and not stream.handshaking:
+                    self._enter(_Phase.IDLE, self._limits.idle)
+                if not piece:
+                    break
+                try:
+                    reader.feed(piece)
+                except BadRequestError as fault:
+                    self._fault = fault
+        if reader.begun and self._phase in (_Phase.IDLE, _Phase.REQUEST):
+            self._wait_for_more()
+        self._resume()
+
+    def _wait_for_more(self) -> None:
+        """A part of a request is there."""
+        reader = self._reader
+        if self._phase is _Phase.IDLE:
+            self._enter(_Phase.REQUEST, self._limits.head)
+        if reader.in_body:
+            self.deadline = self._since + self._limits.request
+            if reader.wants_continue:
+                reader.wants_continue = False
+                self._transport.write(self._stream.wrap(CONTINUE))
+            if reader.held_bytes > FREE_HELD_BYTES:
+                self._site.crowd.hold(self)
+
+    def _answer(self, request: Request) -> None:
+        answer = self._site.handle(request)
+        if isinstance(answer, Response):
+            self._send(request, answer)
+            return
+        self._enter(_Phase.ANSWER, self._limits.answer)
+        self._task = self._site.loop.create_task(answer)
+        self._task.add_done_callback(lambda task: self._answered(request, task))
+
+    def _answered(self, request: Request, task: asyncio.Task[Response]) -> None:
+        self._task = None
+        if self._phase is _Phase.CLOSED:
+            return
+        if task.cancelled():
+            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "gpuslice: this took too long")
+        else:
+            answer = task.result()  # handlers answer their own failures
+        self._send(request, answer)
+        self._advance()
+
+    def _send(self, request: Request, answer: Response) -> None:
+        """Says it, and is ready for the next request or done."""
+        close = self._site.draining or not request.keep_alive
+        self._enter(_Phase.IDLE, self._limits.idle)
+        if answer.proper:
+            self._site.crowd.recognize(self)
+        if len(request.body) > FREE_HELD_BYTES:
+            self._site.crowd.release(self)
+        # May say at once that nobody reads it: see pause_writing.
+        self._transport.write(self._stream.wrap(answer.render(close=close, head_only=request.method == b"HEAD")))
+        if close:
+            self._close()
+
+    def _refuse(self, fault: BadRequestError) -> None:
+        """The last answer of a connection whose next bytes cannot be understood."""
+        self._site.fault(fault.reason)
+        answer = plain(fault.status, f"gpuslice: {fault}")
+        self._transport.write(self._stream.wrap(answer.render(close=True)))
+        self._linger()
+
+    # How a connection ends.
+
+    def expire(self) -> None:
+        """Its time is up."""
+        if self._phase is _Phase.IDLE:
+            self._close()
+        elif self._phase is _Phase.REQUEST:
+            self._refuse(
+                BadRequestError(HTTPStatus.REQUEST_TIMEOUT, "slow_request", "the rest of the request did not come")
+            )
+        elif self._phase is _Phase.ANSWER and self._task is not None:
+            self.deadline = self._site.loop.time() + self._limits.linger
+            self._task.cancel()
+        else:
+            reasons = {_Phase.HANDSHAKE: "slow_handshake", _Phase.UNREAD: "unread_answer"}
+            self.drop(reasons.get(self._phase, "lingering"))
+
+    def close_if_quiet(self, seconds: float) -> None:
+        """Closes it if it was idle for so long and no request is on its way in."""
+        idle = self._phase is _Phase.IDLE and self._site.loop.time() - self._since >= seconds
+        if idle and not self._waiting_bytes():
+            self._close()
+
+    def drop(self, reason: str) -> None:
+        """Ends it at once, whatever it does."""
+        if self._phase is not _Phase.CLOSED:
+            self._site.fault(reason)
+            self._gone()
+            self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        """Ends it after what was written."""
+        self._site.fault(reason)
+        if output := self._stream.output():
+            self._transport.write(output)
+        self._gone()
+        self._transport.close()
+
+    def _close(self) -> None:
+        """Ends it in order. A client that does not read what is still to be written has some time for that."""
+        self._say_farewell()
+        self._enter(_Phase.LINGER, self._limits.unread)
+        self._transport.close()
+
+    def _linger(self) -> None:
+        """Says goodbye, but listens: closed with bytes unread, the kernel would take the answer back."""
+        self._say_farewell()
+        self._reader.close()
+        self._site.crowd.release(self)
+        self._enter(_Phase.LINGER, self._limits.linger)
+        self._resume()
+        self._transport.write_eof()
+
+    def _say_farewell(self) -> None:
+        self._stream.farewell()
+        if output := self._stream.output():
+            self._transport.write(output)
+
+    def _gone(self) -> None:
+        self._phase = _Phase.CLOSED
+        self._site.crowd.leave(self)
+
+    def _enter(self, phase: _Phase, seconds: float) -> None:
+        self._phase = phase
+        self._since = now = self._site.loop.time()
+        self.deadline = now + seconds
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._stream.buffered <= _MAX_AHEAD_BYTES and self._phase is not _Phase.CLOSED:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _waiting_bytes(self) -> int:
+        """What the kernel has received and nobody has read."""
+        count = array.array("i", [0])
+        fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, count)
+        return count[0]

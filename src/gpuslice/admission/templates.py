@@ -1,0 +1,172 @@
+"""Claim templates: made when a pod needs one, and never taken away under a pod that is about to use it.
+
+The controller removes templates that no pod refers to (gpuslice.controller.sweeping), while admission, in other
+processes, hands out their names. A pod is admitted before it exists, so looking for pods cannot be enough. What keeps
+the two apart:
+
+1. A template that no pod refers to is first *marked* (an annotation), and deleted only when it has been so marked
+   for a grace, with a fresh list of the namespace's pods in between, and only if it still has the very version that the
+   mark gave it.
+2. Admission takes a marked template for missing: it removes the mark before it answers. That is a new version, so a
+   delete that was decided before fails, and starts from the beginning. If the delete was faster, the mark cannot be
+   removed (404), and the template is made anew.
+3. Admission may believe that a template is there and not marked, when it was marked since. It does so only while its
+   watch is at most STALENESS old; otherwise it asks the API server. So the pod is admitted less than STALENESS after
+   the mark was made, and stored at most a request's time (one minute) later. The grace is longer than both together
+   (MINIMUM_GRACE), so the list of pods before the delete has it.
+
+Only templates that admission made are ever removed: those that somebody applies by hand lack MADE_BY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.kube import api as calls
+from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, ObjectMetadata
+from gpuslice.kube.watching import SILENCE_SECONDS, Watch
+from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuslice.admission.backends.dra import Template
+    from gpuslice.kube.api import Api
+    from gpuslice.kube.store import Key
+
+#: Selects what gpuslice made, whoever of us did.
+LABELS: Final = "app.kubernetes.io/managed-by=gpuslice"
+UNUSED_SINCE: Final = "gpuslice.io/unused-since"
+MADE_BY: Final = "gpuslice.io/made-by"
+ADMISSION: Final = "admission"
+
+#: How old the knowledge may be on which a template counts as there.
+STALENESS: Final = SILENCE_SECONDS + 30.0
+_REQUEST_SECONDS: Final = 60.0
+MINIMUM_GRACE: Final = STALENESS + _REQUEST_SECONDS
+
+#: What was just made is there before the watch says so.
+_RECENT_SECONDS: Final = 30.0
+_MOST_RECENT: Final = 4096
+#: Above it, templates are asked of the API server again and again rather than remembered.
+_MOST_KNOWN: Final = 50_000
+_TRIES: Final = 4
+#: The API server waits two or three seconds for a webhook.
+_PATIENCE_SECONDS: Final = 2.0
+
+
+class TemplateError(GpusliceError):
+    """Raised when a pod's template cannot be made, so that the pod could never start."""
+
+
+class Templates:
+    """The templates of the cluster as admission sees them. `watch` must run for `ensure` to be cheap."""
+
+    def __init__(self, api: Api) -> None:
+        self.created = 0
+        #: Whether each is marked as unused.
+        self.watch: Final[Watch[ObjectMetadata, bool]] = Watch(
+            api, RESOURCE_CLAIM_TEMPLATES, ObjectMetadata, is_marked, labels=LABELS, limit=_MOST_KNOWN
+        )
+        self.watch.store.listen(self._told)
+        self._api = api
+        self._recent: dict[Key, float] = {}
+        self._under_way: dict[Key, asyncio.Task[None]] = {}
+
+    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
+        """Returns when all of them are there and will stay. Raises TemplateError if one cannot be."""
+        missing = [template for template in templates if not self._there((namespace, template.name))]
+        if missing:
+            await asyncio.gather(*(self._once(namespace, template) for template in missing))
+
+    def _there(self, key: Key) -> bool:
+        made = self._recent.get(key)
+        if made is not None and time.monotonic() - made < _RECENT_SECONDS:
+            return True
+        return self.watch.store.get(*key) is False and self.watch.heard_within(STALENESS)
+
+    async def _once(self, namespace: str, template: Template) -> None:
+        """Those who want the same at the same time wait for one call, which goes on if one of them gives up."""
+        key = (namespace, template.name)
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(self._in_time(namespace, template))
+            task.add_done_callback(lambda done: self._over(key, done))
+        await asyncio.shield(task)
+
+    def _over(self, key: Key, task: asyncio.Task[None]) -> None:
+        self._under_way.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # heard, also when nobody waits any more
+
+    async def _in_time(self, namespace: str, template: Template) -> None:
+        where = f"claim template {namespace}/{template.name}"
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._make(namespace, template)
+        except (ApiError, UnreachableError) as error:
+            raise TemplateError(f"{where} cannot be made: {error}") from None
+        except TimeoutError:
+            raise TemplateError(f"{where} cannot be made: the API server takes too long; try again") from None
+        self._remember((namespace, template.name))
+
+    async def _make(self, namespace: str, template: Template) -> None:
+        if self.watch.store.get(namespace, template.name) is True and await self._unmark(namespace, template.name):
+            return
+        for _ in range(_TRIES):
+            if await self._create(namespace, template) or await self._keep(namespace, template.name):
+                return
+        raise TemplateError(f"claim template {namespace}/{template.name} cannot be made: somebody keeps deleting it")
+
+    async def _create(self, namespace: str, template: Template) -> bool:
+        """False if it is there."""
+        document = template.document(namespace)
+        document["metadata"]["annotations"] = {MADE_BY: ADMISSION}
+        try:
+            await self._api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            return False
+        self.created += 1
+        return True
+
+    async def _keep(self, namespace: str, name: str) -> bool:
+        """Sees that a template that is there is not marked. False if it is gone."""
+        try:
+            found = await self._api.get(
+                RESOURCE_CLAIM_TEMPLATES, name, ObjectMetadata, namespace=namespace, accept=calls.METADATA
+            )
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return False
+        return await self._unmark(namespace, name) if is_marked(found) else True
+
+    async def _unmark(self, namespace: str, name: str) -> bool:
+        """False if it is gone."""
+        changes = {"metadata": {"annotations": {UNUSED_SINCE: None}}}
+        try:
+            await self._api.merge(RESOURCE_CLAIM_TEMPLATES, name, changes, namespace=namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return False
+        return True
+
+    def _remember(self, key: Key) -> None:
+        self._recent.pop(key, None)
+        self._recent[key] = time.monotonic()
+        while len(self._recent) > _MOST_RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def _told(self, key: Key, _old: bool | None, _new: bool | None) -> None:  # noqa: FBT001 - a listener's arguments
+        """The watch knows better from now on."""
+        self._recent.pop(key, None)
+
+
+def is_marked(template: ObjectMetadata) -> bool:
+    return UNUSED_SINCE in (template.metadata.annotations or {})

@@ -1,0 +1,102 @@
+"""Whom the API servers trust to be the webhook: the bundles of authorities in the webhook configurations, and their
+upkeep. Nothing else in a configuration is ever written.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from gpuslice.kube.errors import ApiError
+from gpuslice.kube.resources import Metadata, Resource
+from gpuslice.kube.watching import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpuslice.kube.api import Api
+
+MUTATING: Final = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
+VALIDATING: Final = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
+
+#: Knows that the webhooks of a configuration are told apart by name.
+_STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+
+
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----\n.+?\n-----END CERTIFICATE-----\n?", re.DOTALL)
+
+
+def split_bundle(bundle: str) -> frozenset[str]:
+    """The certificates in a bundle, each with a newline at its end, as all of ours have."""
+    return frozenset(found.rstrip("\n") + "\n" for found in _CERTIFICATE.findall(bundle))
+
+
+class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: bytes = b""
+
+
+class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    client_config: _ClientConfig
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: list[_Webhook] | None = None
+
+    def unlike(self, bundle: bytes) -> list[str]:
+        """The webhooks whose bundle is another one."""
+        return [webhook.name for webhook in self.webhooks or () if webhook.client_config.ca_bundle != bundle]
+
+
+class Trust:
+    """The webhook configurations of these names, as far as they exist."""
+
+    def __init__(self, api: Api, names: Iterable[tuple[Resource, str]], changed: Callable[[], None]) -> None:
+        self._api = api
+        self.watches: Final[Sequence[Watch[_Configuration, _Configuration]]] = [
+            Watch(api, resource, _Configuration, lambda found: found, fields=f"metadata.name={name}")
+            for resource, name in names
+        ]
+        for watch in self.watches:
+            watch.store.listen(lambda *_: changed())
+        self._log = structlog.get_logger()
+
+    def common(self) -> frozenset[str] | None:
+        """The authorities that every webhook is called with trust in. None: nobody calls, so nobody has to trust."""
+        bundles = [
+            split_bundle(webhook.client_config.ca_bundle.decode(errors="replace"))
+            for watch in self.watches
+            for configuration in watch.store.values()
+            for webhook in configuration.webhooks or ()
+        ]
+        return frozenset.intersection(*bundles) if bundles else None
+
+    def is_just(self, bundle: str) -> bool:
+        """Whether there is nothing to `put`."""
+        return not any(found.unlike(bundle.encode()) for watch in self.watches for found in watch.store.values())
+
+    async def put(self, bundle: str) -> None:
+        """Puts the bundle where there is another one."""
+        for watch in self.watches:
+            for configuration in watch.store.values():
+                if names := configuration.unlike(bundle.encode()):
+                    await self._put(watch.resource, configuration.metadata, names, bundle.encode())
+
+    async def _put(self, resource: Resource, metadata: Metadata, names: list[str], bundle: bytes) -> None:
+        changes = {
+            "metadata": {"resourceVersion": metadata.resource_version},
+            "webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in names],
+        }
+        path = resource.path(name=metadata.name)
+        try:
+            await self._api.call("PATCH", path, body=changes, content=_STRATEGIC_PATCH)
+        except ApiError as error:
+            # It changed, or went, in the meantime: the watch is about to say how.
+            if not error.conflict and not error.not_found:
+                raise
+        else:
+            self._log.info("the webhook configuration has the bundle of authorities", path=path, webhooks=names)

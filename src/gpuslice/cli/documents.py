@@ -1,0 +1,97 @@
+"""Kubernetes manifests as files hold them: many documents, and what is not changed stays as it was written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+_SEPARATOR: Final = re.compile(r"^---(?:\s*$|\s*#.*$|(?=\s))", re.MULTILINE)
+
+
+class ManifestError(GpusliceError):
+    """Raised when a file is not YAML or JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file: its text, and what it says."""
+
+    text: str
+    value: Any
+
+
+def read(text: str, name: str) -> Iterator[Document]:
+    """The documents of a file, in order. Empty ones are left out."""
+    line = 1
+    for part in _split(text):
+        try:
+            value = yaml.load(part, _Loader)  # noqa: S506 - derived from the safe loader
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{name}:{line + mark.line}" if mark else name
+            raise ManifestError(f"{where}: {getattr(error, 'problem', None) or error}") from None
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(f"{name}:{line}: {error}") from None
+        line += part.count("\n")
+        if value is not None:
+            yield Document(part.strip("\n") + "\n", value)
+
+
+def write(value: object) -> str:
+    """A document, in the order in which its keys are."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def _split(text: str) -> Iterator[str]:
+    start = 0
+    for separator in _SEPARATOR.finditer(text):
+        yield text[start : separator.start()]
+        start = separator.end()
+    yield text[start:]
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain words as kubectl does: no dates, no numbers to base 60, and every key is a text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002 - as PyYAML declares it
+        found = super().construct_mapping(node, deep)
+        return {key if isinstance(key, str) else _as_text(key): value for key, value in found.items()}
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _starts in (
+    ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
+    ("int", r"[-+]?(?:0b[01]+|0[0-7]+|0|[1-9][0-9]*|0x[0-9a-fA-F]+)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), [*_starts.replace("\0", ""), ""]
+    )
+
+
+def _as_text(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else "null" if key is None else str(key)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as people do."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)

@@ -1,0 +1,252 @@
+"""`gpuslice webhook`: the admission webhook's server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpuslice.cli import parameters
+from gpuslice.model import quantities
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any, TextIO
+
+    from gpuslice.admission.certificates import CertificateKeeper
+    from gpuslice.admission.context import Context
+    from gpuslice.admission.server.identity import Identity
+    from gpuslice.admission.server.webhook import Options, Webhook
+    from gpuslice.kube.api import Api
+
+
+#: A thread with a large review lets the others go on after so long.
+_SWITCH_SECONDS: Final = 0.0005
+
+
+def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    try:
+        return quantities.parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="For reviews, by HTTPS.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+    help="For /metrics, /healthz and /readyz, by HTTP.",
+)  # fmt: skip
+@click.option("--address", metavar="IP", default="", help="Listen on this address alone.  [default: on all]")
+@click.option("--certificate", metavar="FILE", type=click.Path(path_type=Path), help="A PEM file, with its chain.")
+@click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The certificate's key, as PEM.")
+@click.option(
+    "--host", "hosts", metavar="NAME", multiple=True,
+    help="Make certificates for this name or address, keep them in the cluster, and have the API server trust them, "
+    "instead of --certificate; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--configuration", metavar="NAME", default="gpuslice", show_default=True,
+    help="With --host: the webhook configurations that are to trust them.",
+)  # fmt: skip
+@click.option(
+    "--namespace", metavar="NAME", help="With --host: where they are kept.  [default: that of the credentials]"
+)
+@click.option(
+    "--policy", "--policies", "policies", metavar="FILE", multiple=True, type=click.File(),
+    help="SlicePolicy objects that are in force, instead of a cluster's; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--kubeconfig", metavar="FILE", type=click.Path(path_type=Path),
+    help="The cluster to serve.  [default: the one of the pod that it runs in, else none]",
+)  # fmt: skip
+@click.option(
+    "--drain", metavar="DURATION", callback=parameters.duration, default="5s", show_default=True,
+    help="How long requests are still taken after SIGTERM.",
+)  # fmt: skip
+@click.option(
+    "--max-body", metavar="SIZE", callback=_read_bytes, default="8MiB", show_default=True, help="Of one review."
+)
+@click.option(
+    "--max-connections", type=click.IntRange(1), default=1024, show_default=True,
+    help="When there are more, the longest silent goes.",
+)  # fmt: skip
+@click.option("--log", "form", type=click.Choice(["console", "json"]), help="Form.  [default: json unless a terminal]")
+def command(  # noqa: PLR0913, PLR0917 - options
+    port: int,
+    metrics_port: int,
+    address: str,
+    certificate: Path | None,
+    key: Path | None,
+    hosts: tuple[str, ...],
+    configuration: str,
+    namespace: str | None,
+    policies: tuple[TextIO, ...],
+    kubeconfig: Path | None,
+    drain: float,
+    max_body: int,
+    max_connections: int,
+    form: str | None,
+) -> None:
+    """Serve the admission webhook: POST /mutate, /validate and /validate-policy.
+
+    The certificate's files are read again when they change. On SIGTERM the server says that it is not ready, goes
+    on answering for a while, and ends when the last request is answered; a new one can listen on the same ports in
+    the meantime.
+
+    Without a cluster it decides by the policies that it is given, and makes no claim templates.
+
+    \b
+    Example:
+      gpuslice webhook --certificate tls.crt --key tls.key
+      gpuslice webhook --certificate tls.crt --key tls.key --policies policy.yaml --port 9443
+      gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host 192.0.2.7
+      curl --cacert ca.crt -H 'Content-Type: application/json' -d @review.json https://localhost:8443/mutate
+    """
+    in_cluster = not policies and (kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ)
+    files = (certificate, key) if certificate is not None and key is not None else None
+    if (files is None) != bool(hosts) or (files is None and (certificate or key)):
+        raise click.UsageError(
+            "which certificate? Give --certificate and --key, for example tls.crt and tls.key, or --host for its own"
+        )
+    if hosts and not in_cluster:
+        raise click.UsageError("--host keeps certificates in a cluster: give --kubeconfig as well")
+    if policies and kubeconfig is not None:
+        raise click.UsageError("--policies is for a server without a cluster: give it or --kubeconfig")
+    from gpuslice.admission.server import logs
+
+    form = form or ("console" if sys.stderr.isatty() else "json")
+    logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))
+
+    import uvloop
+
+    from gpuslice.admission.server.connection import Limits
+    from gpuslice.admission.server.webhook import Options
+
+    options = Options(
+        address=address,
+        port=port,
+        metrics_port=metrics_port,
+        max_connections=max_connections,
+        drain_seconds=drain,
+        limits=Limits(body_bytes=max_body),
+    )
+    if in_cluster:
+        own = _OwnCertificates(hosts, configuration, namespace)
+        uvloop.run(_serve_cluster(options, files or own, kubeconfig))
+    else:
+        assert files is not None, "checked above"
+        uvloop.run(_serve_alone(options, files, _context(policies)))
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnCertificates:
+    """Certificates that the webhook makes itself."""
+
+    hosts: tuple[str, ...]
+    configuration: str
+    namespace: str | None
+
+    def keeper(self, api: Api, identity: Identity) -> CertificateKeeper:
+        from gpuslice.admission.certificates import CertificateKeeper, Owner
+        from gpuslice.admission.trust import MUTATING, VALIDATING
+
+        owner = Owner(
+            namespace=self.namespace or api.namespace,
+            names=self.hosts,
+            configurations=[(MUTATING, self.configuration), (VALIDATING, self.configuration)],
+        )
+        return CertificateKeeper(api, owner, identity.set_certificate)
+
+
+async def _serve_alone(options: Options, files: tuple[Path, Path], context: Context) -> None:
+    from gpuslice.admission.server.certificate_files import CertificateFiles
+    from gpuslice.admission.server.collaborators import StaticCluster
+    from gpuslice.admission.server.identity import Identity
+    from gpuslice.admission.server.webhook import Webhook
+
+    identity = Identity()
+    certificates = CertificateFiles(*files, identity)
+    certificates.load()
+    webhook = Webhook(options, StaticCluster(context), identity)
+    async with AsyncExitStack() as beside:
+        _run_beside(beside, webhook, certificates.follow())
+        _settle(webhook)
+        await webhook.run(_say_ready)
+
+
+async def _serve_cluster(
+    options: Options, source: tuple[Path, Path] | _OwnCertificates, kubeconfig: Path | None
+) -> None:
+    from gpuslice.admission.server.certificate_files import CertificateFiles
+    from gpuslice.admission.server.identity import Identity
+    from gpuslice.admission.server.webhook import Webhook
+    from gpuslice.admission.state import ClusterState
+    from gpuslice.kube import credentials
+    from gpuslice.kube.api import Api
+
+    identity = Identity()
+    async with AsyncExitStack() as beside:
+        api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
+        state = ClusterState(api)
+        webhook = Webhook(options, state, identity)
+        if isinstance(source, _OwnCertificates):
+            _run_beside(beside, webhook, source.keeper(api, identity).run())
+        else:
+            certificates = CertificateFiles(*source, identity)
+            certificates.load()
+            _run_beside(beside, webhook, certificates.follow())
+        _run_beside(beside, webhook, state.run())
+        _settle(webhook)
+        await webhook.run(_say_ready, templates_created=lambda: state.templates.created)
+
+
+def _settle(webhook: Webhook) -> None:
+    """What concerns the process as a whole."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, webhook.stop)
+    loop.add_signal_handler(signal.SIGINT, lambda: webhook.stop(hurry=True))
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # What is loaded stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+
+
+def _run_beside(stack: AsyncExitStack, webhook: Webhook, work: Coroutine[Any, Any, None]) -> None:
+    """Runs it as long as the webhook. If it fails, so does the webhook: a new process starts with a clean slate."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: None if done.cancelled() else webhook.stop())
+
+    async def end() -> None:
+        failed = task.done()
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            if failed:
+                raise
+
+    stack.push_async_callback(end)
+
+
+def _context(policies: tuple[TextIO, ...]) -> Context:
+    from gpuslice.admission.context import Context
+
+    if not policies:
+        return Context()
+    from gpuslice.cli.admit import load_policy_files
+
+    return Context(policies=load_policy_files(policies))
+
+
+def _say_ready(reviews: str, metrics: str) -> None:
+    click.echo(f"gpuslice webhook is ready: {reviews}, metrics at {metrics} (pid {os.getpid()})")
+    sys.stdout.flush()

@@ -1,0 +1,166 @@
+"""Brings a whole cluster up: simulated GPUs, control plane, node and images, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.cluster import control_plane, installation
+from gpuslice.cluster import network as networks
+from gpuslice.cluster import node as nodes
+from gpuslice.cluster.clusters import Cluster, ClusterError, clusters_folder, new_layout
+from gpuslice.cluster.images import catalogue
+from gpuslice.simulator import configuration
+from gpuslice.simulator import machine as machines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from gpuslice.cluster.components import Status
+    from gpuslice.cluster.images.catalogue import Built
+    from gpuslice.simulator.machine import Machine
+
+DEFAULT_NAME: Final = "gpuslice"
+DEFAULT_GPUS: Final = "2xA100-40GB"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_SECONDS_TO_JOIN: Final = 120
+_NODE_STAGE: Final = 3
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody wants to have."""
+
+    name: str = DEFAULT_NAME
+    #: None for a control plane without a node.
+    gpus: str | None = DEFAULT_GPUS
+    #: Whether gpuslice is to be installed; only with a node.
+    install: bool = True
+    #: Where to keep it, if not with the user's other clusters.
+    folder: Path | None = None
+    #: The cluster ends when this process does.
+    owner: int | None = None
+
+
+def find(name: str) -> Cluster:
+    """The user's cluster of this name, which may be down."""
+    return Cluster(clusters_folder() / _check_name(name))
+
+
+def create(wish: Wish, say: Callable[[str], None]) -> Cluster:
+    """Brings it up. If that fails, only logs are left; if gpuslice in it fails, the cluster stays, to be looked at."""
+    cluster = Cluster(wish.folder or clusters_folder() / _check_name(wish.name))
+    status = cluster.status()
+    if status is not None and not status.failure:
+        raise ClusterError(f"cluster {wish.name!r} is up: take it down first, or choose another --name")
+    if wish.gpus is not None and os.geteuid() != 0:
+        raise ClusterError("a node needs root: use sudo, or say --no-node for a control plane alone")
+    cluster.remove()  # what a killed one left
+    cluster.folder.mkdir(parents=True)
+    with contextlib.ExitStack() as undo:
+        undo.callback(cluster.stop)
+        if wish.gpus is None:
+            cluster.start(control_plane.plan(new_layout(cluster.folder)), owner=wish.owner, progress=_Progress(say))
+            content = None
+        else:
+            content = _start_with_node(cluster, wish, wish.gpus, say)
+        undo.pop_all()
+    if content is not None and wish.install:
+        installation.install(cluster, _node(cluster).machine, content, say)
+    return cluster
+
+
+def load_archives(cluster: Cluster, archives: Iterable[Path], say: Callable[[str], None]) -> None:
+    """Puts somebody's images on the node."""
+    node = _node(cluster)
+    for path in archives:
+        say(f"loading {path}")
+        catalogue.load_archive(node.socket, path)
+
+
+def install(cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Makes the images anew, and installs or updates gpuslice from them."""
+    node = _node(cluster)
+    content = _load_images(node, _build_images(), say)
+    installation.install(cluster, node.machine, content, say)
+
+
+def _build_images() -> list[Built]:
+    return [catalogue.build(image) for image in catalogue.IMAGES]
+
+
+def _load_images(node: nodes.Description, images: list[Built], say: Callable[[str], None]) -> str:
+    """Returns what tells the content of gpuslice's own image from another's."""
+    for built in images:
+        say(f"loading {built.image.name}")
+        catalogue.load(node.socket, built)
+    return next(built.content for built in images if built.image.name == catalogue.GPUSLICE_IMAGE)
+
+
+def _node(cluster: Cluster) -> nodes.Description:
+    node = nodes.description(cluster.folder)
+    if node is None:
+        raise ClusterError("this cluster has no node: bring one up without --no-node")
+    return node
+
+
+def _start_with_node(cluster: Cluster, wish: Wish, gpus: str, say: Callable[[str], None]) -> str:
+    """Returns what tells the content of gpuslice's image from another's."""
+    say(f"simulating {gpus}")
+    machine = machines.create(configuration.from_text(gpus, name=wish.name))
+    _bring_libraries(machine)
+    with contextlib.ExitStack() as undo:
+        undo.callback(machine.destroy)
+        network = networks.claim(cluster.folder)
+        undo.callback(networks.release, network)
+        layout = new_layout(cluster.folder, network.host)
+        node = nodes.Description(f"{wish.name}-node", network.number, machine.name)
+        plan = (*control_plane.plan(layout), nodes.plan(layout, node, stage=_NODE_STAGE))
+        # From here on the node knows what it was given, and gives it back itself.
+        undo.pop_all()
+        undo.callback(nodes.forget, cluster.folder)
+        undo.callback(cluster.stop)
+        with ThreadPoolExecutor(1) as background:
+            images = background.submit(_build_images)
+            cluster.start(plan, owner=wish.owner, progress=_Progress(say))
+            content = _load_images(node, images.result(), say)
+        say("waiting for the node to join")
+        cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", f"--timeout={_SECONDS_TO_JOIN}s")
+        undo.pop_all()
+    return content
+
+
+def _bring_libraries(machine: Machine) -> None:
+    """Copies the simulated driver into the machine's folder: containers see that, but not this installation."""
+    for library in machine.libraries.iterdir():
+        if library.readlink().is_absolute():
+            content = library.read_bytes()
+            library.unlink()
+            library.write_bytes(content)
+            library.chmod(0o755)
+
+
+class _Progress:
+    """Says each component once, when it is ready."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._ready: set[str] = set()
+
+    def __call__(self, status: Status) -> None:
+        for state in status.components:
+            if state.state == "ready" and state.name not in self._ready:
+                self._ready.add(state.name)
+                self._say(f"{state.name} is ready")
+
+
+def _check_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        allowed = "up to 40 lower-case letters, digits and '-', with a letter or digit at both ends"
+        raise ClusterError(f"{name!r} cannot name a cluster: use {allowed}")
+    return name

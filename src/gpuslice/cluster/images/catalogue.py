@@ -1,0 +1,146 @@
+"""The images of a cluster: made when they are wanted, kept by what they are made of, loaded into a node."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.cluster.binaries import program
+from gpuslice.cluster.containerd import PAUSE_IMAGE
+from gpuslice.cluster.images import archive, python_roots, roots
+from gpuslice.cluster.images.roots import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuslice.cluster.images.archive import Tree
+
+BUSYBOX_IMAGE: Final = "gpuslice.io/busybox:dev"
+CUDA_TEST_IMAGE: Final = "gpuslice.io/cuda-test:dev"
+GPUSLICE_IMAGE: Final = "gpuslice.io/gpuslice:dev"
+_PROGRAMS: Final = Path(__file__).resolve().parent.parent / "programs"
+_SECONDS_TO_KEEP: Final = 3 * 24 * 3600
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True)
+class Image:
+    """How an image is made: its layers from the bottom, each given a folder to work in."""
+
+    name: str
+    layers: tuple[Callable[[Path], Tree], ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()
+
+
+def _pause(folder: Path) -> Tree:
+    tree = archive.Tree()
+    tree.file("pause", roots.compiled(_PROGRAMS / "pause.c", folder, static=True))
+    return tree
+
+
+def _cuda_test(folder: Path) -> Tree:
+    tree = roots.shell()
+    made = roots.compiled(_PROGRAMS / "cuda_test.c", folder)
+    tree.file("usr/local/bin/cuda-test", made)
+    roots.add_libraries(tree, [made])
+    return tree
+
+
+IMAGES: Final = (
+    Image(PAUSE_IMAGE, (_pause,), entrypoint=("/pause",)),
+    Image(BUSYBOX_IMAGE, (lambda _: roots.shell(),), environment={"PATH": _PATH}),
+    Image(CUDA_TEST_IMAGE, (_cuda_test,), environment={"PATH": _PATH}),
+    Image(
+        GPUSLICE_IMAGE,
+        # What changes seldom is below: loading a new gpuslice costs only the layer on top.
+        (lambda _: python_roots.interpreter(), python_roots.own_package),
+        environment={"PATH": _PATH, "PYTHONPATH": python_roots.PACKAGES, "PYTHONUNBUFFERED": "1"},
+        entrypoint=("/usr/local/bin/gpuslice",),
+    ),
+)
+
+
+def cache() -> Path:
+    """Where layers are kept."""
+    given = os.environ.get("GPUSLICE_CACHE")
+    return (Path(given) if given else Path.home() / ".cache" / "gpuslice") / "images"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image whose layers are there."""
+
+    image: Image
+    layers: tuple[Path, ...]
+
+    @property
+    def content(self) -> str:
+        """The same for the same content."""
+        return hashlib.sha256("".join(layer.name for layer in self.layers).encode()).hexdigest()[:16]
+
+
+def build(image: Image) -> Built:
+    """Makes those of its layers that are not kept from the last time, when they had the same content."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpuslice-image-") as scratch:
+        built = Built(image, tuple(_layer(make(Path(scratch))) for make in image.layers))
+    _forget_old_layers()
+    return built
+
+
+def load(socket: Path, built: Built) -> None:
+    """Into the container runtime that listens there. The archive is made as it is read: only layers are kept."""
+    image = built.image
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen([*_import(socket), "-"], stdin=subprocess.PIPE, stdout=said, stderr=said) as process:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it says itself why it ended
+                archive.write_image(
+                    process.stdin, image.name, built.layers, environment=image.environment, entrypoint=image.entrypoint
+                )
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        if process.returncode:
+            said.seek(0)
+            raise ImageError(f"{image.name}: cannot be loaded: {said.read().decode(errors='replace').strip()}")
+
+
+def load_archive(socket: Path, path: Path) -> None:
+    """Somebody's own image."""
+    roots.run(*_import(socket), str(path))
+
+
+def _import(socket: Path) -> tuple[str, ...]:
+    return (str(program("ctr")), f"--address={socket}", "--namespace=k8s.io", "images", "import")
+
+
+def _layer(tree: Tree) -> Path:
+    """The layer as a file, found again by what is in it."""
+    path = cache() / f"layer-{tree.fingerprint()}.tar"
+    if path.exists():
+        os.utime(path)
+        return path
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            tree.write(file)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def _forget_old_layers() -> None:
+    """Those that no image of any checkout has had for days."""
+    for layer in cache().glob("layer-*.tar"):
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            if time.time() - layer.stat().st_mtime > _SECONDS_TO_KEEP:
+                layer.unlink()

@@ -1,0 +1,77 @@
+"""File trees for containers: a shell with its tools, and programs with the libraries that they need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.cluster.binaries import installed
+from gpuslice.cluster.images.archive import Tree, merged_folders
+from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_USERS: Final = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+_GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
+_LIBRARY_LINE: Final = re.compile(r"^\s+(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
+
+
+class ImageError(GpusliceError):
+    """Raised when something that an image is made of is missing, or an image cannot be loaded."""
+
+
+def shell() -> Tree:
+    """A shell and its tools, all of them one program without libraries."""
+    busybox = installed("busybox")
+    if libraries([Path(busybox)]):
+        raise ImageError(f"{busybox}: needs libraries; install one that does not: tools/debian-packages cluster")
+    tree = Tree()
+    merged_folders(tree)
+    tree.text("etc/passwd", _USERS)
+    tree.text("etc/group", _GROUPS)
+    tree.folder("root", mode=0o700)
+    tree.folder("tmp", mode=0o1777)
+    tree.file("usr/bin/busybox", Path(busybox))
+    for tool in run(busybox, "--list").split():
+        if tool != "busybox":
+            tree.link(f"usr/bin/{tool}", "busybox")
+    return tree
+
+
+def compiled(source: Path, folder: Path, *, static: bool = False) -> Path:
+    """The program that a C file makes, in the folder."""
+    made = folder / source.stem.replace("_", "-")
+    flags = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-s", *(("-static",) if static else ()))
+    run(installed("cc"), *flags, "-o", str(made), str(source))
+    return made
+
+
+def add_libraries(tree: Tree, programs: Iterable[Path]) -> None:
+    """Adds what these need and the tree lacks, where the loader of this machine looks by itself."""
+    own = {entry.source for entry in tree.entries.values()}
+    needed = libraries(programs)
+    standard = next((path.parent for path in needed if path.name.startswith("libc.so")), Path("/usr/lib"))
+    for path in needed:
+        if path in own:
+            continue
+        usual = any(path.is_relative_to(folder) for folder in ("/lib", "/lib64", "/usr/lib"))
+        tree.file(str(path if usual else standard / path.name), path.resolve())
+
+
+def libraries(programs: Iterable[Path]) -> list[Path]:
+    """Everything that the loader would load for these; nothing for a program without libraries."""
+    command = [installed("ldd"), *map(str, programs)]
+    # Its exit code tells only that one of them needs no libraries.
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return sorted({Path(found) for found in _LIBRARY_LINE.findall(result.stdout)})
+
+
+def run(*command: str) -> str:
+    """What it prints. Raises ImageError with what it said if it fails."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ImageError(f"{' '.join(command)}: {result.stderr.strip()}")
+    return result.stdout

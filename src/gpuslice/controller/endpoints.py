@@ -1,0 +1,45 @@
+"""/healthz and /metrics of the controller, on the same small server that the webhook has for them."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission.server import listening
+from gpuslice.admission.server.connection import Connection, Limits, Site
+from gpuslice.admission.server.crowd import Crowd
+from gpuslice.admission.server.endpoints import Routes
+from gpuslice.admission.server.responses import Response, plain
+from gpuslice.admission.server.streams import PlainStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_MOST_CONNECTIONS: Final = 32
+
+
+class Endpoints:
+    """Served from when it is made until `close`. `ailment` says what is wrong; empty if all is well."""
+
+    def __init__(self, address: str, port: int, ailment: Callable[[], str], metrics: Callable[[], bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        routes = Routes()
+        routes.get(b"/healthz", lambda _: _health(ailment()))
+        routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics(), _METRICS_TYPE))
+        opened = listening.open_socket(address, port, "--port")
+        self.url: Final = listening.describe(opened, "http")
+        self._crowd = Crowd(_MOST_CONNECTIONS, loop)
+        site = Site(handle=routes, crowd=self._crowd, loop=loop, fault=lambda _: None, limits=Limits())
+        self._listener = listening.Listener(opened, lambda: Connection(site, PlainStream()), self._crowd, loop)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._crowd.drop_all("stopped")
+
+
+def _health(ailment: str) -> Response:
+    if ailment:
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, f"gpuslice: {ailment}")
+    return plain(HTTPStatus.OK, "ok")

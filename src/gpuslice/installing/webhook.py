@@ -1,0 +1,150 @@
+"""The webhook: its rights, its Deployment and Service, and the configurations that make the API server call it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission import configurations, slicepolicies
+from gpuslice.admission.certificates import SECRET_NAME
+from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
+from gpuslice.installing.options import WEBHOOK
+
+if TYPE_CHECKING:
+    from gpuslice.installing.options import Options
+
+_REPLICAS: Final = 2
+_PORT: Final = 8443
+_METRICS_PORT: Final = 8080
+#: After SIGTERM the server says that it is not ready and goes on answering for so long, until no API server calls it
+#: any more. That is why no preStop hook is needed. The pod may take a little longer to answer what it has.
+_DRAIN_SECONDS: Final = 10
+_GRACE_SECONDS: Final = 2 * _DRAIN_SECONDS
+_MOUNT: Final = "/etc/gpuslice/tls"
+_CERT_MANAGER: Final = "cert-manager.io/v1"
+_AUTHORITY: Final = f"{WEBHOOK}-authority"
+
+
+def objects(options: Options) -> list[Object]:
+    return [
+        *account(WEBHOOK, options, _rights(options), _rights_at_home(options)),
+        _service(options),
+        *(_cert_manager(options) if options.cert_manager else ()),
+        deployment(WEBHOOK, options, _REPLICAS, _pod(options)),
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(WEBHOOK, options),
+            "spec": {
+                "minAvailable": 1,
+                "selector": {"matchLabels": selector(WEBHOOK)},
+                # One that is not ready serves nobody: it must not keep a node from being drained.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            },
+        },
+        configurations.mutating(options.webhooks),
+        configurations.validating(options.webhooks),
+    ]
+
+
+def _rights(options: Options) -> list[Object]:
+    look = ["get", "list", "watch"]
+    rights = [
+        rule(slicepolicies.GROUP, [slicepolicies.PLURAL], look),
+        rule("", ["namespaces", "nodes"], look),
+        rule("resource.k8s.io", ["resourceslices"], look),
+        rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "patch"]),
+    ]
+    if not options.cert_manager:
+        kinds = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
+        rights.append(rule("admissionregistration.k8s.io", kinds, [*look, "patch"], [configurations.NAME]))
+    return rights
+
+
+def _rights_at_home(options: Options) -> list[Object]:
+    if options.cert_manager:
+        return []
+    return [
+        rule("", ["secrets"], ["get", "list", "watch", "patch"], [SECRET_NAME]),
+        rule("", ["secrets"], ["create"]),  # has no name yet, so none can be given
+    ]
+
+
+def _service(options: Options) -> Object:
+    ports = [
+        {"name": "https", "port": 443, "targetPort": "https"},
+        {"name": "metrics", "port": _METRICS_PORT, "targetPort": "metrics"},
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(WEBHOOK, options),
+        "spec": {"selector": selector(WEBHOOK), "ports": ports},
+    }
+
+
+def _pod(options: Options) -> Object:
+    arguments = [
+        "webhook",
+        f"--port={_PORT}",
+        f"--metrics-port={_METRICS_PORT}",
+        f"--drain={_DRAIN_SECONDS}s",
+        "--log=json",
+    ]
+    if options.cert_manager:
+        arguments += [f"--certificate={_MOUNT}/tls.crt", f"--key={_MOUNT}/tls.key"]
+        mounts = [{"name": "tls", "mountPath": _MOUNT, "readOnly": True}]
+        volumes = [{"name": "tls", "secret": {"secretName": WEBHOOK}}]
+    else:
+        arguments += [f"--host={name}" for name in _dns_names(options)]
+        arguments.append(f"--configuration={configurations.NAME}")
+        mounts, volumes = [], []
+    container = {
+        "name": "webhook",
+        "image": options.image,
+        "args": arguments,
+        "ports": [
+            {"name": "https", "containerPort": _PORT},
+            {"name": "metrics", "containerPort": _METRICS_PORT},
+        ],
+        "startupProbe": probe("/healthz", "metrics", periodSeconds=1, failureThreshold=60),
+        "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
+        "readinessProbe": probe("/readyz", "metrics", periodSeconds=2, failureThreshold=1),
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        **({"volumeMounts": mounts} if mounts else {}),
+    }
+    more = {"volumes": volumes} if volumes else {}
+    return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=_GRACE_SECONDS, **more)
+
+
+def _dns_names(options: Options) -> tuple[str, ...]:
+    return configurations.Service(namespace=options.namespace, name=WEBHOOK).dns_names
+
+
+def _cert_manager(options: Options) -> list[Object]:
+    """An authority that lasts, so that the API servers' trust need not change with every certificate."""
+    key = {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"}
+    authority = {
+        "isCA": True,
+        "commonName": _AUTHORITY,
+        "secretName": _AUTHORITY,
+        "duration": "87600h",
+        "privateKey": key | {"rotationPolicy": "Never"},
+        "issuerRef": {"kind": "Issuer", "name": f"{WEBHOOK}-self-signed"},
+    }
+    serving = {
+        "secretName": WEBHOOK,
+        "dnsNames": list(_dns_names(options)),
+        "duration": "2160h",
+        "privateKey": key,
+        "issuerRef": {"kind": "Issuer", "name": WEBHOOK},
+    }
+    return [
+        _of_cert_manager("Issuer", f"{WEBHOOK}-self-signed", options, {"selfSigned": {}}),
+        _of_cert_manager("Certificate", _AUTHORITY, options, authority),
+        _of_cert_manager("Issuer", WEBHOOK, options, {"ca": {"secretName": _AUTHORITY}}),
+        _of_cert_manager("Certificate", WEBHOOK, options, serving),
+    ]
+
+
+def _of_cert_manager(kind: str, name: str, options: Options, spec: Object) -> Object:
+    return {"apiVersion": _CERT_MANAGER, "kind": kind, "metadata": metadata(name, options), "spec": spec}

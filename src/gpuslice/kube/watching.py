@@ -1,0 +1,231 @@
+"""Keeps a store of a kind of object in step with the API server: a list, then every change to it.
+
+The list is read in pages and the changes are followed from its version on, so nothing falls between the two. When the
+connection breaks, it is followed from the last version that was heard of; bookmarks keep that version young where
+nothing changes. When the server no longer knows that version (410), or says anything else that is not just "later",
+everything is listed again and compared: what is gone is told as gone, what is new as new, and nothing twice.
+
+An object that cannot be read is left out and logged: one bad object never stops the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from gpuslice.kube import api as calls
+from gpuslice.kube.backoff import Backoff
+from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.listing import pages
+from gpuslice.kube.resources import HasMetadata, Metadata, ObjectMetadata
+from gpuslice.kube.store import Key, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuslice.kube.api import Api
+    from gpuslice.kube.resources import Resource
+
+ObjectT = TypeVar("ObjectT", bound=HasMetadata)
+V = TypeVar("V")
+
+#: The server ends a watch after so long; at random, so that the watches of many do not start together again.
+_WATCH_SECONDS: Final = (240, 480)
+#: Bookmarks come once a minute. A connection that is silent for this long is taken for dead.
+SILENCE_SECONDS: Final = 150.0
+#: How often to look whether a kind that is not served has come to be.
+_ABSENT_SECONDS: Final = 15.0
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _BookmarkMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Bookmark(msgspec.Struct):
+    """An object of the kind with nothing in it but the version, not even a name."""
+
+    metadata: _BookmarkMetadata
+
+
+_decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
+_decode_change: Final = msgspec.json.Decoder(_Change).decode
+_decode_metadata: Final = msgspec.json.Decoder(ObjectMetadata).decode
+
+
+class Watch(Generic[ObjectT, V]):
+    """One kind of object. `project` says what is kept of each; of an object for which it gives None, nothing is."""
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        kind: type[ObjectT],
+        project: Callable[[ObjectT], V | None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        limit: int | None = None,
+    ) -> None:
+        self.resource: Final = resource
+        self.store: Final[Store[V]] = Store(limit)
+        #: Set once everything there is has been seen, and never cleared: old knowledge is better than none.
+        self.synced: Final = asyncio.Event()
+        #: False while the server does not know the kind at all. That, too, is knowledge: there are no such objects.
+        self.served = True
+        #: Called when that changes.
+        self.served_changed: Callable[[], None] = lambda: None
+        self.relists = 0
+        self.failures = 0
+        self._api = api
+        self._path = resource.path(namespace)
+        self._project = project
+        self._decode = msgspec.json.Decoder(kind).decode
+        metadata_only = kind is ObjectMetadata
+        self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
+        self._accept = calls.METADATA if metadata_only else calls.JSON
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        self._selectors = {key: text for key, text in selectors.items() if text}
+        self._heard = float("-inf")
+        self._failing = False
+        self._log = structlog.get_logger().bind(resource=resource.plural)
+
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the server has spoken so recently, and so the store is no older than that."""
+        return time.monotonic() - self._heard <= seconds
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        backoff = Backoff()
+        while True:
+            try:
+                version = await self._list()
+                await self._follow(version, backoff)
+            except ApiError as error:
+                if error.not_found:
+                    self._absent()
+                    await asyncio.sleep(_ABSENT_SECONDS)
+                    continue
+                if not error.expired:
+                    self._failed(error)
+                await backoff.wait()
+            except (UnreachableError, msgspec.DecodeError) as error:
+                self._failed(error)
+                await backoff.wait()
+
+    async def _list(self) -> str:
+        values: dict[Key, V] = {}
+        version = ""
+        async for page in pages(self._api, self._path, self._selectors, accept=self._accept_list):
+            if page.first:
+                values.clear()
+            version = page.version
+            for item in page.items:
+                metadata, value = self._read(item)
+                if value is not None:
+                    values[_key(metadata)] = value
+        self.store.replace(values)
+        self.relists += 1
+        self._set_served(served=True)
+        self._well()
+        self.synced.set()
+        return version
+
+    async def _follow(self, version: str, backoff: Backoff) -> None:
+        """Ends with an error: the server has to be asked for everything again."""
+        while True:
+            started = time.monotonic()
+            try:
+                async with self._api.stream(
+                    self._path,
+                    self._selectors
+                    | {
+                        "watch": "1",
+                        "resourceVersion": version,
+                        "allowWatchBookmarks": "true",
+                        "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
+                    },
+                    accept=self._accept,
+                    silence_seconds=SILENCE_SECONDS,
+                ) as lines:
+                    self._well()
+                    async for line in lines:
+                        version = self._apply(line)
+                        self._well()
+                        backoff.reset()
+            except UnreachableError as error:
+                self._failed(error)
+                await backoff.wait()
+            except ApiError as error:
+                if not error.passing:
+                    raise
+                self._failed(error)
+                await backoff.wait()
+            else:
+                # The server ended it, as it does every few minutes; one that does so at once is not well.
+                if time.monotonic() - started < 1:
+                    await backoff.wait()
+
+    def _apply(self, line: bytes) -> str:
+        """Takes one change into the store and says what version that was."""
+        change = _decode_change(line)
+        if change.type == "ERROR":
+            raise calls.status_error(change.object)
+        if change.type == "BOOKMARK":
+            return _decode_bookmark(change.object).metadata.resource_version
+        metadata, value = self._read(change.object)
+        self.store.put(_key(metadata), None if change.type == "DELETED" else value)
+        return metadata.resource_version
+
+    def _read(self, document: msgspec.Raw) -> tuple[Metadata, V | None]:
+        try:
+            found = self._decode(document)
+        except msgspec.ValidationError as error:
+            metadata = _decode_metadata(document).metadata
+            self._log.warning(
+                "an object is left out", name=metadata.name, namespace=metadata.namespace, error=str(error)
+            )
+            return metadata, None
+        return found.metadata, self._project(found)
+
+    def _well(self) -> None:
+        self._heard = time.monotonic()
+        if self._failing:
+            self._failing = False
+            self._log.info("the API server answers again")
+
+    def _failed(self, error: Exception) -> None:
+        """Told once, not with every try."""
+        self.failures += 1
+        if not self._failing:
+            self._failing = True
+            self._log.warning("the API server cannot be followed; trying again", error=str(error))
+
+    def _absent(self) -> None:
+        if self.served:
+            self._log.info("the API server does not serve this resource")
+        self.store.replace({})
+        self._set_served(served=False)
+        self._well()
+        self.synced.set()
+
+    def _set_served(self, *, served: bool) -> None:
+        if served != self.served:
+            self.served = served
+            self.served_changed()
+
+
+def _key(metadata: Metadata) -> Key:
+    # Many objects are in few namespaces.
+    return sys.intern(metadata.namespace), metadata.name

@@ -1,0 +1,117 @@
+"""The backend `extended`: GPUs as extended resources, each GPU in exactly one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.model import devices
+from gpuslice.node.errors import AgentError
+from gpuslice.node.gpu_policies import GpuPolicies, Mode
+from gpuslice.node.kubelet import pod_resources
+from gpuslice.node.kubelet.device_plugin import DevicePlugin
+from gpuslice.node.slots import SlotResource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import structlog
+
+    from gpuslice.node.checkpoint import PreparedClaim
+    from gpuslice.node.hardware import Gpu
+    from gpuslice.node.resource_slices import GpuState
+    from gpuslice.node.slot_allocations import SlotAllocations
+
+_LOOK_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedSettings:
+    """What the resources are called, and how many slots a shared GPU has."""
+
+    shared_resource: str = devices.SHARED_RESOURCE
+    whole_resource: str = devices.WHOLE_RESOURCE
+    slots_per_gpu: int = devices.SLOTS_PER_GPU
+
+
+@dataclass
+class _Offer:
+    resource: SlotResource
+    mode: Mode
+    plugin: DevicePlugin
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+
+
+class ExtendedResources:
+    """The node's device plugins. A GPU's policy says in which of them it is: shared in slots, whole, or in none."""
+
+    def __init__(
+        self,
+        settings: ExtendedSettings,
+        policies: GpuPolicies,
+        kubelet_folder: Path,
+        allocations: SlotAllocations,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._policies = policies
+        self._kubelet_folder = kubelet_folder
+        self._allocations = allocations
+        self._log = log
+        self._states: Sequence[GpuState] = ()
+        self._stated = asyncio.Event()
+        self._complaint = ""
+        self._offers = [
+            _Offer(resource, mode, DevicePlugin(kubelet_folder / "device-plugins", resource, self._allocate, log))
+            for resource, mode in (
+                (SlotResource(settings.shared_resource, settings.slots_per_gpu), Mode.SHARE),
+                (SlotResource(settings.whole_resource, 1), Mode.WHOLE),
+            )
+        ]
+
+    async def show(self, states: Sequence[GpuState]) -> None:
+        """Offers the GPUs as they are now."""
+        if states == self._states:
+            return
+        self._states = states
+        for offer in self._offers:
+            chosen = [state for state in states if self._policies.mode(state.gpu) is offer.mode]
+            offer.gpus = {state.gpu.uuid: state.gpu for state in chosen}
+            # What somebody else partitioned by hand cannot be shared now.
+            unfit = {state.gpu.uuid for state in chosen if state.illness is not None or state.foreign}
+            await offer.plugin.offer(offer.gpus, unfit)
+        self._stated.set()
+
+    async def _allocate(self, resource: SlotResource, wanted: Sequence[str]) -> PreparedClaim:
+        (offer,) = (offer for offer in self._offers if offer.resource == resource)
+        return await self._allocations.allocate(resource, wanted, offer.gpus)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._stated.wait()
+        plugins = [asyncio.create_task(offer.plugin.run()) for offer in self._offers]
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            for plugin in plugins:
+                plugin.cancel()
+            await asyncio.gather(*plugins, return_exceptions=True)
+
+    async def _look(self) -> None:
+        try:
+            listed = await pod_resources.containers(self._kubelet_folder)
+            await self._allocations.compare(
+                listed,
+                {offer.resource.name: offer.resource for offer in self._offers},
+                {uuid: gpu for offer in self._offers for uuid, gpu in offer.gpus.items()},
+            )
+            self._complaint = ""
+        except AgentError as error:
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                self._log.warning("slots are not compared with the kubelet's pods", reason=str(error))
+        except Exception:  # noqa: BLE001 - told, and tried again
+            self._log.exception("slots are not compared with the kubelet's pods")

@@ -1,0 +1,1 @@
+"""What tools/protos.py makes from Kubernetes' definitions."""

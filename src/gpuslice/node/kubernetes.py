@@ -1,0 +1,255 @@
+"""The agent as a node of Kubernetes: what serves the kubelet, put together and started in the right order.
+
+A node has one backend at a time: its GPUs are ResourceSlices, or they are extended resources. So nothing is offered
+twice, and before the backend changes the pods of the other one must be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuslice.kube import api
+from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.events import Recorder
+from gpuslice.model import devices
+from gpuslice.model.policies import Backend
+from gpuslice.node import cdi, sockets
+from gpuslice.node.api_claims import ApiClaims
+from gpuslice.node.checkpoint import Checkpoint
+from gpuslice.node.claim_sessions import ClaimSessions
+from gpuslice.node.claims import ClaimUnreadableError
+from gpuslice.node.errors import AgentError
+from gpuslice.node.extended import ExtendedResources, ExtendedSettings
+from gpuslice.node.fleet import Fleet, FleetPublication
+from gpuslice.node.gpu_policies import GpuPolicies
+from gpuslice.node.health import Health
+from gpuslice.node.kubelet import dra, pod_resources
+from gpuslice.node.kubelet.dra_health import DraHealth
+from gpuslice.node.kubelet.registering import Registration
+from gpuslice.node.node_devices import NodeDevices
+from gpuslice.node.partitions import Partitions
+from gpuslice.node.preparing import Preparing
+from gpuslice.node.publishing import Publisher
+from gpuslice.node.reporting import Reporting
+from gpuslice.node.resource_slices import pool_name
+from gpuslice.node.slot_allocations import SlotAllocations
+from gpuslice.node.vendor_devices import VendorDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from pathlib import Path
+
+    import structlog
+
+    from gpuslice.node.audit import Audit
+    from gpuslice.node.registry import Registry
+    from gpuslice.node.resource_slices import GpuState, SliceContent
+    from gpuslice.node.state import StateFolder
+
+_COMPARE_SECONDS: Final = 300.0
+_COMPONENT: Final = "agent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesSettings:
+    """What an agent is started with that serves a kubelet."""
+
+    node: str
+    #: The interposer's, in the order in which they are loaded.
+    libraries: tuple[Path, ...]
+    kubelet_folder: Path
+    cdi_folder: Path
+    kubeconfig: Path | None = None
+    backend: Backend = Backend.DRA
+    policies: GpuPolicies = field(default_factory=GpuPolicies)
+    extended: ExtendedSettings = field(default_factory=ExtendedSettings)
+
+
+class KubernetesNode:
+    """Serves the kubelet of this node."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        environment: Mapping[str, str],
+        registry: Registry,
+        state: StateFolder,
+        audit: Audit,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        if os.geteuid() != 0:
+            raise AgentError("not_root", "only root can serve the kubelet", remedy="run the agent as root")
+        self._settings = settings
+        self._log = log
+        self._state = state
+        plugin_folder = settings.kubelet_folder / "plugins" / devices.DRIVER
+        self._library_place = plugin_folder / "lib"
+        self._cdi = cdi.CdiFolder(settings.cdi_folder)
+        self._libraries = cdi.install_libraries(settings.libraries, self._library_place)
+        self._vendor = VendorDevices(settings.cdi_folder, environment)
+        self._api = api.connect(settings.kubeconfig, environment, _COMPONENT)
+        self._recorder = Recorder(self._api, f"gpuslice.io/{_COMPONENT}", settings.node)
+        claims = ApiClaims(self._api)
+        self._reporting = Reporting(claims, log)
+        partitions = Partitions(state.partitions)
+        self._sessions = ClaimSessions(registry, state, self._cdi, self._libraries, audit)
+        self._checkpoint = Checkpoint(state.checkpoint)
+        self._preparing = Preparing(
+            claims,
+            NodeDevices(settings.node),
+            partitions,
+            self._sessions,
+            self._checkpoint,
+            log,
+            prepared=self._reporting.prepared,
+            partitioned=self._partitioned,
+        )
+        endpoint = plugin_folder / "dra.sock"
+        self._health = DraHealth(pool_name(settings.node))
+        self._plugin = dra.DraPlugin(endpoint, self._preparing, self._health, log)
+        self._registration = Registration(
+            settings.kubelet_folder / "plugins_registry" / f"{devices.DRIVER}-reg.sock",
+            endpoint,
+            name=devices.DRIVER,
+            services=dra.VERSIONS,
+            log=log,
+        )
+        self._slots = SlotAllocations(self._preparing, self._checkpoint, self._sessions, log)
+        self._fleet = Fleet(settings.policies, partitions, Health(state.health), load=lambda: _load(registry))
+        self._publication: FleetPublication | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Takes up what was, serves, and only then tells the kubelet so."""
+        self._state.tenants.mkdir(mode=0o755, exist_ok=True)
+        sockets.give_second_name(self._state.attach_socket, self._state.tenants / self._state.attach_socket.name)
+        await self._preparing.recover()
+        cdi.remove_unused_libraries(self._library_place, self._libraries, self._cdi)
+        await asyncio.to_thread(self._vendor.refresh)
+        await self._check_backend()
+        self._start(self._recorder.run())
+        if self._settings.backend is Backend.DRA:
+            await self._start_claims()
+        else:
+            self._start(self._withdraw())
+            self._start_slots()
+
+    async def _start_claims(self) -> None:
+        publisher = Publisher(self._api, self._settings.node)
+        self._publish(publisher.publish, self._health.show)
+        await self._plugin.start()
+        await self._registration.start()
+        for work in (self._reporting.run(), self._compare(), publisher.run()):
+            self._start(work)
+
+    def _start_slots(self) -> None:
+        extended = ExtendedResources(
+            self._settings.extended, self._settings.policies, self._settings.kubelet_folder, self._slots, self._log
+        )
+        self._publish(_nowhere, extended.show)
+        self._start(extended.run())
+
+    def _publish(
+        self,
+        publish: Callable[[Sequence[SliceContent]], None],
+        show: Callable[[Sequence[GpuState]], Awaitable[None]],
+    ) -> None:
+        """Looks at the GPUs from now on, and tells both each time."""
+        looked = asyncio.Event()
+        publication = FleetPublication(self._fleet, _Looking(publish, looked), self._recorder, self._settings.node)
+        self._publication = publication
+
+        async def tell() -> None:
+            while True:
+                await looked.wait()
+                looked.clear()
+                await show(publication.states)
+
+        self._start(publication.run())
+        self._start(tell())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _check_backend(self) -> None:
+        """A GPU must not be offered while pods that got it through the other backend are on it."""
+        extended = self._settings.backend is Backend.EXTENDED
+        try:
+            if extended:
+                await self._preparing.compare_with_cluster()
+            elif any(claim.slots for claim in self._checkpoint.claims.values()):
+                for _ in range(2):  # what is not listed twice is gone
+                    await self._slots.release_gone(await pod_resources.containers(self._settings.kubelet_folder))
+        except AgentError as error:
+            self._log.warning("cannot tell whether pods of the other backend are gone", reason=str(error))
+        others = [claim for claim in self._checkpoint.claims.values() if bool(claim.slots) is not extended]
+        if others:
+            other = Backend.DRA if extended else Backend.EXTENDED
+            pods = ", ".join(sorted({f"{claim.namespace}/{claim.pod or claim.name}" for claim in others})[:8])
+            raise AgentError(
+                "backend",
+                f"pods on this node have GPUs through the backend {other}: {pods}",
+                field="backend",
+                remedy=f"drain the node first, or run the agent with --backend {other}",
+            )
+
+    async def _withdraw(self) -> None:
+        """Removes what an agent with the backend dra published."""
+        try:
+            await Publisher(self._api, self._settings.node).remove()
+        except (ApiError, UnreachableError) as error:
+            self._log.warning("ResourceSlices of this node may be left", reason=str(error))
+
+    async def _partitioned(self) -> None:
+        await asyncio.to_thread(self._vendor.refresh)
+        if self._publication is not None:
+            self._publication.changed()
+
+    async def _compare(self) -> None:
+        """Whatever goes wrong once is told, and tried again."""
+        while True:
+            try:
+                await self._preparing.compare_with_cluster()
+            except ClaimUnreadableError as error:
+                self._log.warning("claims are not compared with the cluster's", reason=str(error))
+            except Exception:  # noqa: BLE001 - see above
+                self._log.exception("claims are not compared with the cluster's")
+            await asyncio.sleep(_COMPARE_SECONDS)
+
+    async def stop(self) -> None:
+        """The kubelet first learns that the plugin is gone. What was prepared stays for the next agent."""
+        await self._registration.stop()
+        await self._plugin.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.close()
+        (self._state.tenants / self._state.attach_socket.name).unlink(missing_ok=True)
+
+
+@dataclass
+class _Looking:
+    """Stands between the look at the GPUs and the ResourceSlices."""
+
+    forward: Callable[[Sequence[SliceContent]], None]
+    looked: asyncio.Event
+
+    def publish(self, wanted: Sequence[SliceContent]) -> None:
+        self.forward(wanted)
+        self.looked.set()
+
+
+def _nowhere(_wanted: Sequence[SliceContent]) -> None:
+    """Where GPUs are extended resources, there are no ResourceSlices."""
+
+
+def _load(registry: Registry) -> dict[str, int]:
+    """What sessions may have of each GPU."""
+    found: dict[str, int] = {}
+    for session in list(registry.sessions.values()):
+        for gpu in session.record.gpus:
+            found[gpu.uuid] = found.get(gpu.uuid, 0) + gpu.limit_bytes
+    return found

@@ -1,0 +1,319 @@
+"""From an allocated claim to a slice that containers can be started with, and back.
+
+The order of the steps is what makes a crash anywhere repairable: the checkpoint says first what is going to be, then
+partitions, sessions and the CDI spec are made, each in a way that can be repeated, and only then is the claim prepared
+and the kubelet answered. Whatever is on the node and in no checkpoint is a leftover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from gpuslice.node import page
+from gpuslice.node.checkpoint import PartitionPlace, Phase, PreparedClaim, PreparedDevice, PreparedSession
+from gpuslice.node.claims import ClaimGoneError
+from gpuslice.node.errors import AgentError
+from gpuslice.node.node_devices import no_nvml
+from gpuslice.node.nvml import NvmlUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+    import structlog
+
+    from gpuslice.node.checkpoint import Checkpoint
+    from gpuslice.node.claim_sessions import ClaimSessions
+    from gpuslice.node.claims import Allocated, Claim, ClaimReference, Claims
+    from gpuslice.node.node_devices import NodeDevice, NodeDevices
+    from gpuslice.node.partitions import Partitions
+
+_T = TypeVar("_T")
+
+_UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
+
+
+class Preparing:
+    """Prepares and unprepares claims; each at most once at a time, different ones side by side."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        devices: NodeDevices,
+        partitions: Partitions,
+        sessions: ClaimSessions,
+        checkpoint: Checkpoint,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        prepared: Callable[[PreparedClaim], None],
+        partitioned: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`prepared` is told of every new claim, `partitioned` when MIG partitions were made or destroyed."""
+        self._claims = claims
+        self._devices = devices
+        self._partitions = partitions
+        self._sessions = sessions
+        self._checkpoint = checkpoint
+        self._log = log
+        self._prepared = prepared
+        self._partitioned = partitioned
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    # ---- what the kubelet asks ----
+
+    async def prepare(self, reference: ClaimReference) -> PreparedClaim:
+        """Makes all that the claim's containers need. Asked again, it answers the same."""
+        _check_uid(reference.uid)
+        return await _to_the_end(self._prepare(reference))
+
+    async def unprepare(self, reference: ClaimReference) -> None:
+        """Undoes all of it, also what an earlier agent left of a claim that this one never heard of."""
+        _check_uid(reference.uid)
+        await _to_the_end(self._unprepare(reference.uid))
+
+    async def _prepare(self, reference: ClaimReference) -> PreparedClaim:
+        async with self._alone(reference.uid):
+            known = self._checkpoint.claims.get(reference.uid)
+            if known is not None and known.phase is Phase.PREPARED:
+                return await self._make(known)
+            if known is not None:
+                await self._undo(known.uid)
+            made = await self._carry_out(await self._plan(await self._claims.claim(reference)))
+            self._log.info("claim prepared", claim=str(reference), uid=reference.uid, pod=made.pod)
+            self._prepared(made)
+            return made
+
+    async def carry_out(self, planned: PreparedClaim) -> PreparedClaim:
+        """Makes what somebody else planned, in place of what there was under that UID."""
+
+        async def work() -> PreparedClaim:
+            async with self._alone(planned.uid):
+                await self._undo(planned.uid)
+                return await self._carry_out(planned)
+
+        return await _to_the_end(work())
+
+    async def undo(self, uid: str) -> None:
+        """Undoes what there is of a claim."""
+        await _to_the_end(self._unprepare(uid))
+
+    async def _unprepare(self, uid: str) -> None:
+        async with self._alone(uid):
+            known = self._checkpoint.claims.get(uid)
+            if known is not None and known.phase is not Phase.UNPREPARING:
+                self._checkpoint.put(msgspec.structs.replace(known, phase=Phase.UNPREPARING))
+            await self._undo(uid)
+            self._log.info("claim unprepared", claim="" if known is None else str(known.reference), uid=uid)
+
+    # ---- the steps ----
+
+    async def _plan(self, claim: Claim) -> PreparedClaim:
+        """What is going to be, before anything is."""
+        planned = [
+            _planned(allocated, await self._find(allocated, claim.reference), claim.reference)
+            for allocated in claim.allocated
+            if allocated.pool == self._devices.pool
+        ]
+        if not planned:
+            raise AgentError(
+                "not_ours", f"claim {claim.reference} has no device of this node", field="status.allocation.devices"
+            )
+        requests = dict.fromkeys(device.request for device in planned if not device.admin)
+        for request in requests:
+            if len({device.device for device in planned if device.request == request}) > page.MAX_GPUS:
+                raise AgentError(
+                    "too_many_gpus",
+                    f"claim {claim.reference}, request {request}: a session has at most {page.MAX_GPUS} devices",
+                    field="spec.devices.requests",
+                )
+        return PreparedClaim(
+            namespace=claim.reference.namespace,
+            name=claim.reference.name,
+            uid=claim.reference.uid,
+            phase=Phase.PREPARING,
+            created=time.time(),
+            pod=claim.pod,
+            pod_uid=claim.pod_uid,
+            devices=planned,
+            sessions=[
+                PreparedSession(
+                    request=request,
+                    id=self._sessions.session_id(claim.reference, number),
+                    token=secrets.token_urlsafe(32),
+                )
+                for number, request in enumerate(requests)
+            ],
+        )
+
+    async def _find(self, allocated: Allocated, reference: ClaimReference) -> NodeDevice:
+        found = await self._devices.find(allocated.device)
+        if found is None:
+            raise AgentError(
+                "unknown_device",
+                f"claim {reference}: this node has no device {allocated.device}",
+                field="status.allocation.devices",
+                remedy="see `kubectl get resourceslices`; the GPU may have been taken out since",
+            )
+        return found
+
+    async def _carry_out(self, planned: PreparedClaim) -> PreparedClaim:
+        self._checkpoint.put(planned)
+        try:
+            return await self._make(planned)
+        except BaseException:
+            await self._undo_what_failed(planned.uid)
+            raise
+
+    async def _make(self, planned: PreparedClaim) -> PreparedClaim:
+        """Makes what is not there yet, and remembers that all of it is."""
+        devices = [await self._ready(device) for device in planned.devices]
+        made = msgspec.structs.replace(planned, phase=Phase.PREPARED, devices=devices)
+        self._sessions.ensure(made)
+        if made != planned:
+            self._checkpoint.put(made)
+        return made
+
+    async def _ready(self, device: PreparedDevice) -> PreparedDevice:
+        """The device in the mode that it was allocated in."""
+        place = device.partition
+        try:
+            if place is not None:
+                uuid = await asyncio.to_thread(self._partitions.make, place.gpu_uuid, place.profile, place.start)
+                if uuid != device.uuid:
+                    await self._partitioned()
+                return msgspec.structs.replace(device, uuid=uuid)
+            if not device.admin:
+                await asyncio.to_thread(self._partitions.share, device.uuid)
+        except NvmlUnavailableError as error:
+            raise no_nvml(error) from None
+        return device
+
+    async def _undo(self, uid: str) -> None:
+        """Removes what is there, in whatever state, and then the memory of it."""
+        self._sessions.remove(uid)
+        known = self._checkpoint.claims.get(uid)
+        for device in known.devices if known is not None else ():
+            if device.partition is not None:
+                await self._destroy(device.partition)
+        self._checkpoint.drop(uid)
+
+    async def _destroy(self, place: PartitionPlace) -> None:
+        for partition in await asyncio.to_thread(self._partitions.ours):
+            found = PartitionPlace(partition.gpu_uuid, partition.profile, partition.start)
+            if found == place and partition.mig_uuid is not None:
+                await asyncio.to_thread(self._partitions.destroy, partition.mig_uuid)
+                await self._partitioned()
+
+    async def _undo_what_failed(self, uid: str) -> None:
+        """The first error is the one to tell. What cannot be undone now is undone with the next call, or at a start."""
+        try:
+            await self._undo(uid)
+        except Exception:  # noqa: BLE001 - see above
+            self._log.exception("a claim could not be undone", uid=uid)
+
+    # ---- at a start, and now and then ----
+
+    async def recover(self) -> None:
+        """Takes up what an earlier agent left: what it had prepared is there again, and nothing else is.
+
+        Before anything else is asked.
+        """
+        self._sessions.remove_unfinished()
+        try:
+            for gone in await asyncio.to_thread(self._partitions.repair):
+                self._log.warning("a MIG partition of ours is gone", gpu=gone.gpu_uuid, profile=gone.profile)
+        except NvmlUnavailableError as error:
+            self._log.error("MIG partitions are not looked after", reason=str(error))
+        for uid, claim in list(self._checkpoint.claims.items()):
+            try:
+                if claim.phase is Phase.PREPARED:
+                    await self._make(claim)
+                else:
+                    await self._undo(uid)
+                    self._log.info("undid what was begun", claim=str(claim.reference), uid=uid)
+            except AgentError as error:
+                self._log.error("a claim could not be taken up", claim=str(claim.reference), reason=str(error))
+            except Exception:  # noqa: BLE001 - one claim does not keep the others from being served
+                self._log.exception("a claim could not be taken up", claim=str(claim.reference), uid=uid)
+        claims = self._checkpoint.claims
+        for uid in self._sessions.uids() - claims.keys():
+            self._sessions.remove(uid)
+            self._log.info("removed what no claim has", uid=uid)
+        places = {device.partition for claim in claims.values() for device in claim.devices}
+        for partition in await asyncio.to_thread(self._partitions.ours):
+            place = PartitionPlace(partition.gpu_uuid, partition.profile, partition.start)
+            if place not in places:
+                await self._destroy(place)
+                self._log.info("removed a MIG partition that no claim has", gpu=place.gpu_uuid, profile=place.profile)
+
+    async def compare_with_cluster(self) -> None:
+        """Undoes claims that the API server no longer has, once no process is in them: the kubelet forgot them.
+
+        Raises ClaimUnreadableError where the API server cannot be asked; then nothing is taken for gone.
+        """
+        for uid, claim in list(self._checkpoint.claims.items()):
+            if claim.slots:
+                continue
+            try:
+                await self._claims.claim(claim.reference)
+            except ClaimGoneError as error:
+                if self._sessions.processes(uid):
+                    self._log.warning("processes use a claim that is gone", uid=uid, reason=error.message)
+                    continue
+                self._log.info("the claim is gone", claim=str(claim.reference), uid=uid, reason=error.message)
+                await self.undo(uid)
+
+    @asynccontextmanager
+    async def _alone(self, uid: str) -> AsyncIterator[None]:
+        """One at a time for a claim; the lock goes when nobody wants it."""
+        lock, waiting = self._locks.get(uid, (asyncio.Lock(), 0))
+        self._locks[uid] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[uid]
+            if waiting == 1:
+                del self._locks[uid]
+            else:
+                self._locks[uid] = lock, waiting - 1
+
+
+def _planned(allocated: Allocated, found: NodeDevice, reference: ClaimReference) -> PreparedDevice:
+    limit = found.memory_bytes if allocated.memory_bytes is None else allocated.memory_bytes
+    if not 0 < limit <= page.BYTES_MASK or allocated.core_percent > 100:
+        raise AgentError(
+            "bad_share",
+            f"claim {reference}, device {allocated.device}: {limit} bytes and {allocated.core_percent}% of the cores "
+            "is no share of a GPU",
+            field="status.allocation.devices",
+        )
+    return PreparedDevice(
+        request=allocated.request,
+        pool=allocated.pool,
+        device=allocated.device,
+        share_id=allocated.share_id,
+        uuid="" if found.partition else found.gpu_uuid,
+        model=found.model,
+        limit_bytes=limit,
+        core_percent=allocated.core_percent,
+        partition=found.partition,
+        admin=allocated.admin,
+    )
+
+
+def _check_uid(uid: str) -> None:
+    """It becomes part of paths."""
+    if _UID.fullmatch(uid) is None:
+        raise AgentError("bad_uid", f"{uid!r} cannot be a claim's UID", field="uid")
+
+
+async def _to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Whoever asked may give up waiting; what was begun is finished all the same, and nothing is left half done."""
+    return await asyncio.shield(asyncio.ensure_future(work))

@@ -1,0 +1,34 @@
+"""A node's agent as far as its GPUs go, as a process: `python fleet_process.py KUBECONFIG NODE STATE`.
+
+Publishes the GPUs of the machine that it is on until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from gpuslice.kube import api
+from gpuslice.kube.events import Recorder
+from gpuslice.node.fleet import Fleet, FleetPublication
+from gpuslice.node.gpu_policies import GpuPolicies
+from gpuslice.node.health import Health
+from gpuslice.node.partitions import Partitions
+from gpuslice.node.publishing import Publisher
+
+
+async def main(kubeconfig: str, node: str, state: str) -> None:
+    async with api.connect(Path(kubeconfig), {}, "test") as connection:
+        publisher, recorder = Publisher(connection, node), Recorder(connection, "gpuslice.io/agent", node)
+        fleet = Fleet(GpuPolicies(), Partitions(Path(state) / "partitions"), Health(Path(state) / "health"))
+        publication = FleetPublication(fleet, publisher, recorder, node)
+        tasks = [asyncio.create_task(work) for work in (publisher.run(), recorder.run(), publication.run())]
+        await asyncio.to_thread(sys.stdin.read)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

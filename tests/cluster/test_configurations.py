@@ -1,0 +1,281 @@
+"""The webhook configurations and everything else that is installed, as a real API server takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+
+from gpuslice.admission import mutating_policy
+from gpuslice.installing import controller, parts, webhook
+from gpuslice.installing.options import Options
+from gpuslice.kube import api as calls
+from gpuslice.kube.errors import ApiError
+from gpuslice.kube.resources import PODS
+from tests.cluster.waiting import until
+from tests.cluster.webhooks import bundles, documents, listed, replica, webhook_name
+from tests.node.support import eventually, read_line
+from tests.unit.admission.making import container, pod, policy
+from tools import crds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from gpuslice.cluster.clusters import Cluster
+    from gpuslice.kube.api import Api
+
+Object = dict[str, Any]
+
+PLAIN = pod(container(limits={"cpu": "1"}), container("other"), init=(container("first"),))
+GOOD = pod(container(limits={"nvidia.com/gpu": "1"}), annotations={"castops.io/optimize": "true"})
+BAD = pod(container(limits={"tencent.com/vcuda-core": "150"}))
+NOWHERE = "https://127.0.0.1:1/"
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with calls.connect(cluster.kubeconfig, {}, "test") as connected:
+        yield connected
+
+
+@contextmanager
+def _applied(cluster: Cluster, objects: list[Object]) -> Iterator[None]:
+    cluster.kubectl("apply", "-f", "-", input=listed(objects))
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "--wait=false", "-f", "-", input=listed(objects))
+
+
+@pytest.mark.parametrize("cert_manager", [False, True], ids=["own-certificates", "cert-manager"])
+def test_the_api_server_accepts_all_of_an_installation(cluster: Cluster, namespace: str, *, cert_manager: bool) -> None:
+    objects = [
+        each
+        for each in parts.objects(Options(namespace=namespace, cert_manager=cert_manager))
+        if not each["apiVersion"].startswith("cert-manager.io/") and each["kind"] != "Namespace"
+    ]
+
+    said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", input=listed(objects))
+
+    assert said.count("(server dry run)") == len(objects)
+
+
+def test_the_api_server_accepts_the_admission_policies(cluster: Cluster) -> None:
+    said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", input=listed(mutating_policy.documents()))
+
+    assert said.count("(server dry run)") == 4
+
+
+def test_what_is_installed_is_what_was_written(cluster: Cluster, namespace: str) -> None:
+    """No field is filled in by the API server that a tool that compares would stumble over."""
+    written = documents(namespace, NOWHERE)
+    with _applied(cluster, written):
+        for document in written:
+            found = json.loads(cluster.kubectl("get", document["kind"], namespace, "-o", "json"))
+            assert found["webhooks"] == document["webhooks"]
+
+
+async def test_a_pod_that_asks_for_no_gpu_never_leaves_the_api_server(
+    cluster: Cluster, api: Api, namespace: str
+) -> None:
+    with _applied(cluster, documents(namespace, NOWHERE)):
+        async with replica(api, namespace) as server:
+            cluster.kubectl("apply", "-f", "-", input=listed(documents(namespace, f"https://127.0.0.1:{server.port}/")))
+            await until(lambda: _is_rewritten(api, namespace), "that the webhook is called")
+            before = await _calls(api, namespace)
+
+            for number in range(20):
+                assert await _created(api, namespace, PLAIN | {"metadata": {"name": f"plain-{number}"}})
+            assert await _calls(api, namespace) == before
+            assert await _created(api, namespace, GOOD)
+            assert await _calls(api, namespace) > before
+    errors = re.findall(r"match_condition_evaluation_errors_total\{[^}]*" + namespace, await _metrics(api))
+    assert not errors
+
+
+async def test_while_the_webhook_is_down_only_malformed_requests_are_refused(
+    cluster: Cluster, api: Api, namespace: str
+) -> None:
+    with _applied(cluster, documents(namespace, NOWHERE)):
+        refused = "failed calling webhook"
+        await until(lambda: _is_refused(api, namespace, BAD, refused), "that the configuration is in force")
+
+        assert isinstance(await _created(api, namespace, PLAIN), dict)
+        assert isinstance(await _created(api, namespace, GOOD), dict)
+        assert isinstance(await _created(api, namespace, _of_many_containers(1000)), dict), "CEL has a budget"
+
+
+async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_change_it_waits_for_nobody(
+    cluster: Cluster, api: Api, namespace: str
+) -> None:
+    cluster.kubectl("apply", "-f", str(crds.TARGET))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(crds.TARGET))
+    good = _policy(namespace, "true")
+    with _applied(cluster, documents(namespace, NOWHERE)):
+        async with replica(api, namespace) as server:
+            url = f"https://127.0.0.1:{server.port}/"
+            cluster.kubectl("apply", "-f", "-", input=listed(documents(namespace, url)))
+            await until(lambda: _is_rewritten(api, namespace), "that the webhook is called")
+            refused = await asyncio.to_thread(_refusal, cluster, _policy(namespace, "object.spec &&"))
+            assert "match.expression" in refused
+            await asyncio.to_thread(cluster.kubectl, "create", "-f", "-", input=json.dumps(good))
+        # Nobody answers any more.
+        cluster.kubectl("label", "slicepolicy", namespace, "more=labels")
+        assert "failed calling webhook" in _refusal(cluster, _policy(namespace, "false"), "apply")
+        cluster.kubectl("delete", "slicepolicy", namespace)
+
+
+async def test_the_rights_of_the_webhook_are_enough_and_kill_9_loses_nothing(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path, gpuslice_command: Path
+) -> None:
+    cluster.kubectl("apply", "-f", str(crds.TARGET))
+    rights = _rights(webhook.objects(Options(namespace=namespace)), namespace)
+    with _applied(cluster, [*rights, *documents(namespace, NOWHERE)]):
+        kubeconfig = _kubeconfig_of(cluster, "gpuslice-webhook", namespace, tmp_path)
+        command: list[str | Path] = [
+            *(gpuslice_command, "webhook", "--kubeconfig", kubeconfig, "--namespace", namespace),
+            *("--host", "127.0.0.1", "--address", "127.0.0.1", "--port", "0", "--metrics-port", "0"),
+            *("--configuration", namespace, "--drain", "0s"),
+        ]
+        process, reviews, health = _start(command, tmp_path)
+        try:
+            cluster.kubectl("apply", "-f", "-", input=listed(documents(namespace, reviews)))
+            await until(lambda: _is_rewritten(api, namespace), "that the webhook is called")
+            before = await bundles(api, namespace)
+            claimed = pod(container(limits={"gpuslice.io/memory": "4Gi"}))
+            made = await _created(api, namespace, claimed, dry_run=False)
+            assert isinstance(made, dict), made
+            template = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+            assert template in cluster.kubectl("get", "resourceclaimtemplates", "--namespace", namespace)
+
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            process, reviews, health = _start(command, tmp_path)
+            eventually(lambda: _is_ready(health), "that it is ready again")
+            assert await bundles(api, namespace) == before
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_the_rights_of_the_controller_are_enough(
+    cluster: Cluster, namespace: str, tmp_path: Path, gpuslice_command: Path
+) -> None:
+    cluster.kubectl("apply", "-f", str(crds.TARGET))
+    written = _policy(namespace, "true")
+    with _applied(cluster, [*_rights(controller.objects(Options(namespace=namespace)), namespace), written]):
+        kubeconfig = _kubeconfig_of(cluster, "gpuslice-controller", namespace, tmp_path)
+        arguments = ("--kubeconfig", kubeconfig, "--namespace", namespace, "--address", "127.0.0.1", "--port", "0")
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen([gpuslice_command, "controller", *arguments], stdout=log, stderr=log)
+        try:
+            accepted = "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"
+            eventually(lambda: cluster.kubectl("get", "slicepolicy", namespace, "-o", accepted) == "True", "a status")
+        finally:
+            process.terminate()
+            process.wait()
+    assert "forbidden" not in (tmp_path / "log").read_text()
+
+
+def _rights(objects: list[Object], namespace: str) -> list[Object]:
+    """Only those of what is installed, under names of the test's own where they are the whole cluster's."""
+    rights = [each for each in objects if each["kind"] in _ACCESS]
+    text = json.dumps(rights).replace('"resourceNames": ["gpuslice"]', f'"resourceNames": ["{namespace}"]')
+    renamed: list[Object] = json.loads(text)
+    for each in renamed:
+        if each["kind"].startswith("Cluster"):
+            each["metadata"]["name"] = namespace
+            each.get("roleRef", {}).update(name=namespace)
+    return renamed
+
+
+_ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+def _start(command: list[str | Path], folder: Path) -> tuple[subprocess.Popen[str], str, str]:
+    """The process, its address for reviews and that for its health."""
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    found = re.search(r"is ready: (\S+), metrics at (\S+)", read_line(process))
+    assert found is not None
+    reviews, metrics = (text.replace("localhost", "127.0.0.1") for text in found.groups())
+    return process, reviews, metrics
+
+
+def _is_ready(health: str) -> bool:
+    try:
+        with urlopen(f"{health}/readyz", timeout=10) as answer:  # noqa: S310 - our own server
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _kubeconfig_of(cluster: Cluster, account: str, namespace: str, folder: Path) -> Path:
+    """Credentials of that service account, and of nobody else."""
+    token = cluster.kubectl("create", "token", account, "--namespace", namespace).strip()
+    view = json.loads(cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+    view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
+    written = folder / "kubeconfig"
+    written.write_text(json.dumps(view))
+    return written
+
+
+def _policy(name: str, expression: str) -> Object:
+    made = policy({"name": "rule", "match": {"expression": expression}}, name=name)
+    made["metadata"]["labels"] = {"test": name}
+    return made
+
+
+def _refusal(cluster: Cluster, document: Object, verb: str = "create") -> str:
+    with pytest.raises(Exception, match=r"denied|webhook") as caught:
+        cluster.kubectl(verb, "-f", "-", input=json.dumps(document))
+    return str(caught.value)
+
+
+def _of_many_containers(count: int) -> Object:
+    return pod(*(container(f"c{number}", {"cpu": "1", "memory": "1Gi"}) for number in range(count)))
+
+
+async def _created(api: Api, namespace: str, asked: Object, *, dry_run: bool = True) -> Object | str:
+    """The pod as it would be stored, or why it is refused."""
+    asked = asked | {"metadata": {key: value for key, value in asked["metadata"].items() if key != "namespace"}}
+    try:
+        answer = await api.call(
+            "POST", PODS.path(namespace), parameters={"dryRun": "All"} if dry_run else {}, body=asked
+        )
+    except ApiError as error:
+        return str(error)
+    made: Object = json.loads(answer)
+    return made
+
+
+async def _is_rewritten(api: Api, namespace: str) -> bool:
+    return "nvidia.com/gpu-shared" in str(await _created(api, namespace, GOOD))
+
+
+async def _is_refused(api: Api, namespace: str, asked: Object, why: str) -> bool:
+    answer = await _created(api, namespace, asked)
+    return isinstance(answer, str) and why in answer
+
+
+async def _metrics(api: Api) -> str:
+    return (await api.call("GET", "/metrics", accept="text/plain")).decode()
+
+
+async def _calls(api: Api, namespace: str) -> int:
+    """How often the API server has called the test's webhooks about pods, by its own count."""
+    name = re.escape(webhook_name(namespace, "pods."))
+    counts = re.findall(
+        rf'^apiserver_admission_webhook_request_total\{{[^}}]*name="{name}[^}}]*\}} (\d+)',
+        await _metrics(api),
+        re.MULTILINE,
+    )
+    return sum(map(int, counts))

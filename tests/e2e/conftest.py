@@ -1,0 +1,75 @@
+"""A whole cluster with a node and simulated GPUs: started by the first test that needs it, ended with the run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuslice.cluster import creating
+from gpuslice.cluster.binaries import MissingProgramError, installed, program
+from gpuslice.cluster.clusters import Cluster
+from gpuslice.cluster.creating import Wish
+from tests.cluster.sharing import made_once, run_folder, run_process
+from tests.e2e.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _node_is_possible() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a node needs root")
+    try:
+        for name in ("runc", "busybox", "nft", "ip", "unshare"):
+            installed(name)
+        program("containerd")
+    except MissingProgramError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tests' cluster is kept, as XDG_STATE_HOME."""
+
+    def start(folder: Path) -> None:
+        wish = Wish(name=_name(), folder=_place(folder), owner=run_process())
+        creating.create(wish, print)
+
+    return made_once(tmp_path_factory, "node", start)
+
+
+@pytest.fixture(scope="session")
+def cluster(state_home: Path) -> Cluster:
+    return Cluster(_place(state_home))
+
+
+@pytest.fixture
+def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, with all of its GPUs free and nobody else using them until the test ends."""
+    with (run_folder(tmp_path_factory) / "gpus.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield cluster
+        until(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
+
+
+def _name() -> str:
+    return f"e2e-{run_process()}"
+
+
+def _place(state_home: Path) -> Path:
+    return state_home / "gpuslice" / "clusters" / _name()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"test-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("wait", "--namespace", name, "--for=create", "serviceaccount/default", "--timeout=30s")
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")

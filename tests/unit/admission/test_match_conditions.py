@@ -1,0 +1,180 @@
+"""The API server asks about the pods that may ask for a GPU, and waits for us only about those that make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuslice.admission import match_conditions
+from gpuslice.admission.expressions import Expression
+from gpuslice.dialects import registry
+from gpuslice.model.pods import Pod
+from gpuslice.model.settings import DEFAULT_SETTINGS
+from tests.unit.admission.making import admit, admitted, container, pod
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+Object = dict[str, Any]
+
+MAY_ASK = Expression(match_conditions.may_ask(DEFAULT_SETTINGS))
+MALFORMED = Expression(match_conditions.malformed(DEFAULT_SETTINGS))
+GPU = {"nvidia.com/gpu": "1"}
+OPTIMIZE = {"castops.io/optimize": "true"}
+
+RESOURCES = [
+    "cpu",
+    "memory",
+    "example.com/gpu",
+    "nvidia.com/gpu",
+    "nvidia.com/gpu-shared",
+    "nvidia.com/mig-1g.5gb",
+    "nvidia.com/mig-9g.1gb",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+    "tencent.com/vcuda-core",
+    "tencent.com/vcuda-memory",
+    "gpuslice.io/memory",
+    "gpuslice.io/cores",
+]
+#: As the API server writes them: whole, not negative, in one way.
+AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "1e3"]
+TEXTS = [
+    "",
+    "0",
+    "1",
+    "2",
+    "007",
+    "00",
+    "x",
+    "-1",
+    "1.5",
+    "0.5",
+    ".5",
+    "0.",
+    "1/2",
+    "2/1",
+    "0/2",
+    "1/0",
+    "1 / 3",
+    "true",
+]
+
+
+def _pods() -> SearchStrategy[Object]:
+    amounts = st.dictionaries(st.sampled_from(RESOURCES), st.sampled_from(AMOUNTS), max_size=3)
+    resources = st.fixed_dictionaries(
+        {},
+        optional={"limits": amounts, "requests": amounts, "claims": st.just([{"name": "mine"}]) | st.just([])},
+    )
+    containers = st.builds(
+        lambda given: {"name": "main"} if given is None else {"name": "main", "resources": given},
+        st.none() | resources,
+    )
+    texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\u00a0\u3000x\n", max_size=6)
+    annotations = st.dictionaries(
+        st.sampled_from(
+            [*registry.ANNOTATIONS, "castops.io/optimize", "castops.io/slice-ratio", "gpuslice.io/dialect", "other"]
+        ),
+        texts,
+        max_size=4,
+    )
+    return st.builds(
+        lambda named, init, said: pod(
+            *({**each, "name": f"c{index}"} for index, each in enumerate(named)),
+            init=tuple({**each, "name": f"i{index}"} for index, each in enumerate(init)),
+            annotations=said,
+        ),
+        st.lists(containers, min_size=1, max_size=3),
+        st.lists(containers, max_size=2),
+        st.none() | annotations,
+    )
+
+
+def _holds(expression: Expression, asked: Object) -> bool:
+    return expression.holds({"object": asked})
+
+
+@given(asked=_pods())
+def test_a_pod_is_sent_exactly_if_it_may_ask_for_a_gpu(asked: Object) -> None:
+    expected = registry.may_ask(msgspec.convert(asked, Pod), DEFAULT_SETTINGS.whole_resource)
+
+    assert _holds(MAY_ASK, asked) is expected
+
+
+@given(asked=_pods())
+def test_whatever_must_not_pass_without_us_is_refused_by_us(asked: Object) -> None:
+    if _holds(MALFORMED, asked):
+        assert _holds(MAY_ASK, asked)
+        denial = admit(asked).decision.denial
+        assert denial is not None
+        assert denial.malformed
+
+
+@given(asked=_pods())
+def test_a_pod_that_was_rewritten_does_not_depend_on_us(asked: Object) -> None:
+    if admit(asked).decision.denial is None:
+        assert not _holds(MALFORMED, admitted(asked))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod(container(limits=GPU), annotations=OPTIMIZE | {"castops.io/slice-ratio": "two"}),
+        pod(container(), init=(container("i", GPU),), annotations=OPTIMIZE | {"castops.io/slice-ratio": "0"}),
+        pod(container(limits={"nvidia.com/mig-9g.1gb": "1"})),
+        pod(container(limits={"tencent.com/vcuda-memory": "4"})),
+        pod(container(limits={"tencent.com/vcuda-core": "30"})),
+        pod(container(limits={"tencent.com/vcuda-core": "150", "tencent.com/vcuda-memory": "4"})),
+        pod(container(limits={"gpuslice.io/cores": "101"})),
+        pod(container(limits={"nvidia.com/gpumem-percentage": "1k"})),
+        pod(container(limits={"nvidia.com/gpucores": "200"})),
+        pod(container(limits={"nvidia.com/gpumem": "1k", "nvidia.com/gpumem-percentage": "10"})),
+        pod(container(limits={"gpuslice.io/memory": "4Gi", "nvidia.com/gpumem": "1k"})),
+        pod(container(limits=GPU | {"gpuslice.io/memory": "4Gi"})),
+        pod(container(limits=None, resources={"limits": {"gpuslice.io/memory": "1Gi"}, "claims": [{"name": "mine"}]})),
+        pod(container(), annotations={"gpuslice.io/fraction": "half"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "1.5"}),
+        pod(container(), annotations={"gpu-fraction": "0.0"}),
+        pod(container(), annotations={"gpu-fraction": "1/0"}),
+        pod(container(), annotations={"gpu-fraction": "0.5", "gpu-memory": "1024"}),
+        pod(container(), annotations={"gpu-memory": "4Gi"}),
+        pod(container(), annotations={"gpu-fraction-num-devices": "2"}),
+    ],
+)
+def test_what_is_malformed_is_seen_without_us(asked: Object) -> None:
+    assert _holds(MALFORMED, asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod(container()),
+        pod(container(limits={"cpu": "1"})),
+        pod(container(limits={"nvidia.com/gpu": "1"})),
+        pod(container(limits={"nvidia.com/gpu": "1"}), annotations=OPTIMIZE | {"castops.io/slice-ratio": "2"}),
+        pod(container(limits={"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"})),
+        pod(container(limits={"nvidia.com/mig-1g.5gb.me": "1"})),
+        pod(container(limits={"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1k", "nvidia.com/gpucores": "100"})),
+        pod(container(), annotations={"gpu-fraction": "1 / 3"}),
+    ],
+)
+def test_what_is_well_formed_never_waits_for_us(asked: Object) -> None:
+    assert not _holds(MALFORMED, asked)
+
+
+def test_names_are_configuration() -> None:
+    settings = replace(
+        DEFAULT_SETTINGS, whole_resource="example.com/gpu", castslice_optimize="a/b", castslice_ratio="c/d"
+    )
+    asked = pod(container(limits={"example.com/gpu": "1"}), annotations={"a/b": "true", "c/d": "nonsense"})
+
+    assert _holds(Expression(match_conditions.may_ask(settings)), asked)
+    assert _holds(Expression(match_conditions.malformed(settings)), asked)
+    assert not _holds(MAY_ASK, asked)

@@ -1,0 +1,158 @@
+"""What the server does beside answering: claim templates, namespaces it has to learn, readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gpuslice.admission.context import Context, UnknownNamespaceError
+from gpuslice.admission.server.connection import Limits
+from gpuslice.admission.server.endpoints import LARGE_REVIEW
+from gpuslice.model.errors import GpusliceError
+from tests.unit.admission.making import review_of
+from tests.webhook.support import CASTSLICE, HAMI, JSON, MALFORMED, NO_GPU, eventually, request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuslice.admission.backends.dra import Template
+    from tests.webhook.conftest import StartServer
+
+
+@dataclass
+class Cluster:
+    """A cluster that a test holds in its hands."""
+
+    error: Exception | None = None
+    ready: bool = True
+    waiting: asyncio.Event | None = None
+    unknown: set[str] = field(default_factory=set)
+    ensured: list[tuple[str, str]] = field(default_factory=list)
+    cancelled: int = 0
+
+    def context(self) -> Context:
+        return Context(namespace_labels=self._labels)
+
+    def _labels(self, namespace: str) -> Mapping[str, str]:
+        if namespace in self.unknown:
+            raise UnknownNamespaceError(namespace)
+        return MappingProxyType({})
+
+    async def learn(self, namespace: str) -> None:
+        self.unknown.discard(namespace)
+
+    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
+        if self.waiting is not None:
+            try:
+                await self.waiting.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if self.error is not None:
+            raise self.error
+        self.ensured += [(namespace, template.name) for template in templates]
+
+    def synced(self) -> bool:
+        return self.ready
+
+
+def template_of(response: dict[str, Any]) -> bool:
+    return b"resourceClaimTemplateName" in base64.b64decode(response["patch"])
+
+
+def test_a_template_is_there_before_its_pod_is_admitted(serve: StartServer) -> None:
+    cluster = Cluster()
+    server = serve(cluster=cluster)
+    assert template_of(server.review(HAMI).response)
+    [(namespace, name)] = cluster.ensured
+    assert namespace == "team"
+    assert name.startswith("gpuslice-")
+
+
+def test_nothing_is_made_for_a_dry_run_nor_where_nothing_is_needed(serve: StartServer) -> None:
+    cluster = Cluster()
+    server = serve(cluster=cluster)
+    assert template_of(server.review(HAMI, dryRun=True).response)
+    for asked, path in ((NO_GPU, "/mutate"), (CASTSLICE, "/mutate"), (MALFORMED, "/mutate"), (HAMI, "/validate")):
+        server.review(asked, path)
+    assert cluster.ensured == []
+
+
+def test_a_pod_whose_template_cannot_be_made_is_denied_with_the_reason(serve: StartServer) -> None:
+    server = serve(cluster=Cluster(error=GpusliceError("claim template team/x cannot be made: over quota")))
+    response = server.review(HAMI).response
+    assert not response["allowed"]
+    assert response["status"]["code"] == 503
+    assert response["status"]["message"] == "gpuslice: claim template team/x cannot be made: over quota"
+    metrics = server.metrics()
+    assert metrics['gpuslice_admission_refusals_total{reason="template"}'] == 1
+    assert (metrics["castslice_errors_total"], metrics["castslice_mutations_total"]) == (1, 0)
+
+
+def test_a_failure_of_ours_is_an_error_that_the_failure_policy_decides_on(serve: StartServer) -> None:
+    server = serve(cluster=Cluster(error=RuntimeError("a fault of ours")))
+    with server.connect() as client:
+        answer = client.review(HAMI)
+        assert answer.status == 500
+        assert "a fault of ours" not in answer.text
+        assert client.review(NO_GPU).response["allowed"]
+    assert server.metrics()["castslice_errors_total"] == 1
+
+
+def test_others_are_served_while_one_waits_for_its_template(serve: StartServer) -> None:
+    cluster = Cluster(waiting=asyncio.Event())
+    server = serve(cluster=cluster)
+    with server.connect() as waiting:
+        # Sent ahead on the same connection: it has to wait for its turn.
+        waiting.send(request("POST", "/mutate", review_of(HAMI, uid="first"), JSON))
+        waiting.send(request("POST", "/mutate", review_of(NO_GPU, uid="second"), JSON))
+        eventually(lambda: server.metrics()["gpuslice_webhook_requests_in_flight"] == 1, "it waits")
+        assert server.review(CASTSLICE).response["allowed"]
+        assert cluster.waiting is not None
+        server.call(cluster.waiting.set)
+        assert [waiting.receive().response["uid"] for _ in range(2)] == ["first", "second"]
+
+
+def test_a_client_that_gives_up_ends_its_review(serve: StartServer) -> None:
+    cluster = Cluster(waiting=asyncio.Event())
+    server = serve(cluster=cluster)
+    with server.connect() as client:
+        client.send(request("POST", "/mutate", review_of(HAMI), JSON))
+        eventually(lambda: server.metrics()["gpuslice_webhook_requests_in_flight"] == 1, "it waits")
+    eventually(lambda: cluster.cancelled == 1, "the review is over")
+
+
+def test_a_review_that_takes_too_long_is_answered_with_an_error(serve: StartServer) -> None:
+    cluster = Cluster(waiting=asyncio.Event())
+    server = serve(cluster=cluster, limits=Limits(answer=0.2))
+    with server.connect() as client:
+        answer = client.review(HAMI)
+        assert answer.status == 500
+        assert "too long" in answer.text
+        assert client.review(NO_GPU).response["allowed"]
+
+
+def test_a_namespace_that_is_not_known_yet_is_learned(serve: StartServer) -> None:
+    for path in ("/mutate", "/validate"):
+        cluster = Cluster(unknown={"team", "other"})
+        assert serve(cluster=cluster).review(HAMI, path).response["allowed"]
+        assert cluster.unknown == {"other"}
+
+
+def test_a_large_review_is_answered_like_a_small_one(serve: StartServer) -> None:
+    cluster = Cluster(unknown={"team"})
+    server = serve(cluster=cluster)
+    large = HAMI | {"status": {"message": "x" * LARGE_REVIEW}}
+    assert server.review(large).response == server.review(HAMI).response
+    assert len(cluster.ensured) == 2
+
+
+def test_it_is_ready_when_the_cluster_was_seen(serve: StartServer) -> None:
+    cluster = Cluster(ready=False)
+    server = serve(cluster=cluster)
+    assert (server.get("/readyz").status, server.get("/healthz").status) == (503, 200)
+    cluster.ready = True
+    assert server.get("/readyz").status == 200
