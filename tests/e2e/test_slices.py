@@ -131,3 +131,18 @@ def start_briefly(cluster: Cluster, namespace: str, manifest: dict[str, Any]) ->
     name = f"pod/{manifest['metadata']['name']}"
     until(lambda: "Unschedulable" in read(cluster, namespace, name, ".status.conditions"), "the scheduler looked")
     cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", name, "--timeout=1s")
+
+
+def test_people_and_prometheus_see_whose_slice_it_is(alone: Cluster, namespace: str) -> None:
+    start(alone, namespace, gpu_pod("seen", {"gpuslice.io/memory": "5Gi"}))
+    within = ("--namespace", "gpuslice-system")
+    agent = alone.kubectl("get", "pods", *within, "-lapp.kubernetes.io/name=gpuslice-agent", "-o=name").strip()
+
+    assert f"{namespace}/seen" in alone.kubectl("exec", *within, agent, "--", "gpuslice", "ps", "-o", "wide")
+    path = f"/api/v1/namespaces/gpuslice-system/pods/{agent.removeprefix('pod/')}:9500/proxy/metrics"
+    metrics = alone.kubectl("get", "--raw", path).splitlines()
+    (limit,) = [line for line in metrics if "session_limit_bytes{" in line and f'namespace="{namespace}"' in line]
+    assert 'pod="seen"' in limit
+    assert 'model="A100-40GB"' in limit
+    assert float(limit.rsplit(" ", 1)[1]) == 5 * GIB
+    assert sum(line.startswith("gpuslice_gpu_healthy{") for line in metrics) == 2

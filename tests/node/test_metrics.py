@@ -32,12 +32,9 @@ def test_series_exist_before_the_first_event(new_agent: AgentProcess, port: int)
     assert {name: samples[name] for name in COUNTERS + GAUGES} == dict.fromkeys(COUNTERS + GAUGES, 0.0)
     new_agent.create("1GiB", name="idle")
     samples = new_agent.metrics(port)
-    labels = f'{{gpu="{GPU}",name="idle",session="idle"}}'
+    labels = f'{{container="",gpu="{GPU}",model="",name="idle",namespace="",pod="",session="idle"}}'
     for name in ("held_bytes", "peak_bytes", "overhead_bytes", "breaches_total", "processes"):
-        assert any(key.startswith(f"gpuslice_session_{name}{{") and value == 0.0 for key, value in samples.items()), (
-            name,
-            labels,
-        )
+        assert samples[f"gpuslice_session_{name}{labels}"] == 0.0
     assert samples["gpuslice_sessions_active"] == 1
 
 

@@ -32,6 +32,7 @@ def kubelet_options(function: Callable[..., _T]) -> Callable[..., _T]:
         kubelet_dir: Path,
         cdi_dir: Path,
         backend: str,
+        remove_slices_on_exit: bool,
         **others: Any,  # noqa: ANN401 - what the command itself declares
     ) -> _T:
         offers = {name: others.pop(name) for name in _OFFERS}
@@ -47,6 +48,7 @@ def kubelet_options(function: Callable[..., _T]) -> Callable[..., _T]:
             cdi_folder=cdi_dir.absolute(),
             kubeconfig=kubeconfig,
             backend=Backend(backend),
+            remove_slices_on_exit=remove_slices_on_exit,
             **_offers(**offers),
         )
         return function(kubernetes=settings, **others)
@@ -99,6 +101,10 @@ _OPTIONS: Final = (
     click.option(
         "--backend", type=click.Choice([Backend.DRA.value, Backend.EXTENDED.value]), default=Backend.DRA.value,
         show_default=True, help="Offer the GPUs as ResourceSlices or as extended resources.",
+    ),
+    click.option(
+        "--remove-slices-on-exit", is_flag=True,
+        help="Take the node's ResourceSlices back when the agent ends, for a node that will not come back.",
     ),
     click.option(
         "--gpu-policies", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),

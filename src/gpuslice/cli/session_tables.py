@@ -27,13 +27,17 @@ def print_sessions(sessions: Sequence[SessionView], *, wide: bool = False) -> No
         console.print("No session: start one with `gpuslice run --limit 256MB -- COMMAND`.")
         return
     names = ("Name",) if wide else ()
+    pods = ("Pod",) if any(session.workload is not None for session in sessions) else ()
     more = ("Owner", "On breach", "Commands") if wide else ()
-    table = output.table("Session", *names, "State", "GPU", right=(*_AMOUNTS, "Processes", *_COUNTS, "Age", "TTL"))
+    table = output.table(
+        "Session", *names, *pods, "State", "GPU", right=(*_AMOUNTS, "Processes", *_COUNTS, "Age", "TTL")
+    )
     for title in more:
         table.add_column(title, overflow="fold")
     for session in sessions:
         for index, gpu in enumerate(session.gpus):
-            row = [session.id, *([session.name] if wide else []), session.state, gpu_name(gpu, whole=wide)]
+            named = [*([session.name] if wide else []), *([pod_name(session)] if pods else [])]
+            row = [session.id, *named, session.state, gpu_name(gpu, whole=wide)]
             row += [*_amounts(gpu), str(_processes_on(session, index)), *_counts(gpu), age(session), time_left(session)]
             if wide:
                 row += [_owner(session), session.on_breach, _commands(session, index)]
@@ -48,6 +52,7 @@ def print_session(session: SessionView) -> None:
         ("Session", session.id),
         ("Name", session.name),
         ("State", session.state),
+        *((("Pod", pod_name(session)),) if session.workload is not None else ()),
         ("Age", age(session)),
         ("TTL", time_left(session) + (", then its processes are ended" if session.ttl_kill else "")),
         ("Grace", format_seconds(session.grace_seconds)),
@@ -70,6 +75,14 @@ def print_session(session: SessionView) -> None:
         held, overhead = sum(process.held_bytes), sum(process.overhead_bytes)
         processes.add_row(str(process.pid), process.command, format_bytes(held), format_bytes(overhead))
     console.print(processes)
+
+
+def pod_name(session: SessionView) -> str:
+    """`namespace/pod container`, as far as it is known; empty if Kubernetes did not ask for the session."""
+    workload = session.workload
+    if workload is None:
+        return ""
+    return f"{workload.namespace}/{workload.pod or workload.claim} {workload.container}".strip()
 
 
 def gpu_name(gpu: GpuView, *, whole: bool = False) -> str:

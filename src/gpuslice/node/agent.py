@@ -99,10 +99,6 @@ class Agent:
                 self._log,
             )
             await admin.start()
-            if settings.metrics is not None:
-                from gpuslice.node.metrics import AgentCollector, MetricsServer
-
-                stack.callback(MetricsServer(settings.metrics, AgentCollector(registry, server, audit, loop)).close)
             lifetimes = Lifetimes(registry, server, audit, self._log)
             tasks = [
                 asyncio.create_task(self._regularly(HEARTBEAT_SECONDS, lifetimes.beat)),
@@ -114,6 +110,13 @@ class Agent:
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, audit.reopen)
             kubernetes = await self._serve_kubelet(registry, audit)
+            if settings.metrics is not None:
+                from gpuslice.node.gpu_metrics import GpuCollector
+                from gpuslice.node.metrics import AgentCollector, MetricsServer
+
+                gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
+                sessions = AgentCollector(registry, server, audit, loop)
+                stack.callback(MetricsServer(settings.metrics, sessions, *gpus).close)
             ready(self._status())
             _notify_service_manager(self._environment)
             await self._stop.wait()

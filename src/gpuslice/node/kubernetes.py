@@ -64,6 +64,8 @@ class KubernetesSettings:
     cdi_folder: Path
     kubeconfig: Path | None = None
     backend: Backend = Backend.DRA
+    #: For a node that will not come back. Otherwise they stay, so that claims outlive an agent's restart.
+    remove_slices_on_exit: bool = False
     policies: GpuPolicies = field(default_factory=GpuPolicies)
     extended: ExtendedSettings = field(default_factory=ExtendedSettings)
 
@@ -137,6 +139,10 @@ class KubernetesNode:
             self._start(self._withdraw())
             self._start_slots()
 
+    def gpu_states(self) -> Sequence[GpuState]:
+        """The node's GPUs, as they were when they were last looked at."""
+        return () if self._publication is None else self._publication.states
+
     async def _start_claims(self) -> None:
         publisher = Publisher(self._api, self._settings.node)
         self._publish(publisher.publish, self._health.show)
@@ -197,7 +203,7 @@ class KubernetesNode:
             )
 
     async def _withdraw(self) -> None:
-        """Removes what an agent with the backend dra published."""
+        """Removes what was published with the backend dra."""
         try:
             await Publisher(self._api, self._settings.node).remove()
         except (ApiError, UnreachableError) as error:
@@ -226,6 +232,8 @@ class KubernetesNode:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._settings.remove_slices_on_exit:
+            await self._withdraw()
         await self._api.close()
         (self._state.tenants / self._state.attach_socket.name).unlink(missing_ok=True)
 

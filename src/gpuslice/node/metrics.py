@@ -10,7 +10,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuslice.model.gpus import short_name
 from gpuslice.node.errors import AgentError
+from gpuslice.node.records import WorkloadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
     from gpuslice.node.session import GpuUse
 
 _PATIENCE_SECONDS: Final = 5.0
-_LABELS: Final = ("session", "name", "gpu")
+_LABELS: Final = ("session", "name", "gpu", "model", "namespace", "pod", "container")
 
 
 @dataclass(frozen=True, slots=True)
 class _SessionSample:
-    labels: tuple[str, str, str]
+    #: As in _LABELS. The last three are empty unless Kubernetes asked for the session.
+    labels: tuple[str, ...]
     limit: int
     use: GpuUse
     processes: int
@@ -115,12 +118,14 @@ class AgentCollector(Collector):
         for session in self._registry.sessions.values():
             record = session.record
             active += record.state == "active"
+            workload = record.workload or WorkloadRecord()
+            whose = workload.namespace, workload.pod, workload.container
             for gpu, use in zip(record.gpus, session.use(), strict=True):
                 allocations += use.allocations
                 denials += use.denials
                 recovered += use.recovered
                 breaches += use.breaches
-                labels = record.id, record.name, gpu.uuid
+                labels = (record.id, record.name, gpu.uuid, short_name(gpu.model), *whose)
                 samples.append(_SessionSample(labels, gpu.limit_bytes, use, len(session.processes)))
         return _Snapshot(
             sessions_active=active,
@@ -143,14 +148,15 @@ class AgentCollector(Collector):
 class MetricsServer:
     """Serves /metrics in threads of its own."""
 
-    def __init__(self, address: str, collector: AgentCollector) -> None:
+    def __init__(self, address: str, *collectors: Collector) -> None:
         host, _, port = address.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
             raise AgentError(
                 "metrics", f"{address!r} is not an address for metrics", remedy="write for example 127.0.0.1:9500"
             )
         registry = CollectorRegistry()
-        registry.register(collector)
+        for collector in collectors:
+            registry.register(collector)
         self._server: WSGIServer
         self._thread: Thread
         try:
