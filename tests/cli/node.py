@@ -84,6 +84,8 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment(extra),
+            # As a shell starts it. In a group whose parents are gone, as ours may be, SIGTSTP stops nobody.
+            process_group=0,
         )
         self.started.append(process)
         return process

@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 POLICY_DEFINITION: Final = ROOT / "deploy" / "crds" / "gpuslice.io_slicepolicies.yaml"
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
 #: Generous: the machine may be busy. Nothing waits that long when it works.
-PATIENCE_SECONDS: Final = 90.0
+PATIENCE_SECONDS: Final = 300.0
 
 
 class ConfigMap(msgspec.Struct):
