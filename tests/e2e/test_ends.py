@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpuslice.cluster import components, creating
 from gpuslice.cluster import node as nodes
 from gpuslice.cluster.creating import Wish
 from gpuslice.simulator import machine as machines
+from gpuslice.simulator.machine import SimulatorError
 from tests.e2e.pods import pod, read, run, start
 from tests.e2e.waiting import processes_of, until, wait_for_end
 
@@ -81,3 +83,20 @@ def _state(cluster: Cluster, component: str) -> State:
 def _is_back(cluster: Cluster, killed: State) -> bool:
     state = _state(cluster, killed.name)
     return state.restarts > killed.restarts and state.state == "ready"
+
+
+def test_a_cluster_whose_folder_is_gone_still_gives_everything_back(own: Cluster) -> None:
+    node = nodes.description(own.folder)
+    status = own.status()
+    assert node is not None
+    assert status is not None
+    supervisor = os.pidfd_open(status.supervisor)
+    shutil.rmtree(own.folder)
+    signal.pidfd_send_signal(supervisor, signal.SIGTERM)
+    wait_for_end(supervisor)
+    os.close(supervisor)
+
+    assert not node.network.claim.exists()
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/{node.network.label}"))
+    with pytest.raises(SimulatorError):
+        machines.find(node.machine)

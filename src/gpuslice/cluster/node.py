@@ -100,9 +100,12 @@ def inside(folder: Path, *command: str) -> list[str]:
     return [installed("nsenter"), f"--target={first}", "--mount", "--pid", "--net", "--uts", "--ipc", "--", *command]
 
 
-def clean(folder: Path) -> None:
-    """Removes what outlives the processes of the node in this cluster's folder. They must have been told to end."""
-    node = description(folder)
+def clean(folder: Path, node: Description | None = None) -> None:
+    """Removes what outlives the processes of the node in this cluster's folder. They must have been told to end.
+
+    Who knows the node says so: the folder may be gone already.
+    """
+    node = node or description(folder)
     if node is None:
         return
     _wait_for_first_process(folder / FOLDER)
@@ -111,12 +114,12 @@ def clean(folder: Path) -> None:
     shutil.rmtree(node.runtime_folder, ignore_errors=True)
 
 
-def forget(folder: Path) -> None:
+def forget(folder: Path, node: Description | None = None) -> None:
     """As `clean`, and gives back what the node was given for its life."""
-    node = description(folder)
+    node = node or description(folder)
     if node is None:
         return
-    clean(folder)
+    clean(folder, node)
     networks.release(node.network)
     if node.machine:
         with contextlib.suppress(SimulatorError):  # somebody took it down

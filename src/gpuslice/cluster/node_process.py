@@ -25,7 +25,8 @@ _libc: Final = ctypes.CDLL(None)
 
 
 def main(folder: Path) -> int:
-    nodes.clean(folder.parent)
+    description = nodes.description(folder.parent)
+    nodes.clean(folder.parent, description)
     outside = os.open("/proc/self/ns/net", os.O_RDONLY)
     inside = (sys.executable, "-m", "gpuslice.cluster.first_process", str(folder), str(outside))
     node = subprocess.Popen(
@@ -46,9 +47,9 @@ def main(folder: Path) -> int:
         signal.signal(number, end)
     code = node.wait()
     if told_to_end:
-        nodes.forget(folder.parent)
+        nodes.forget(folder.parent, description)
         return 0
-    nodes.clean(folder.parent)
+    nodes.clean(folder.parent, description)
     return 1 if code else 0
 
 

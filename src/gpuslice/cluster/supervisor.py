@@ -126,7 +126,9 @@ class Supervisor:
 
     def write_status(self) -> None:
         states = tuple(running.state for running in self._running)
-        components.write(self._folder / components.STATUS, Status(os.getpid(), states, self._failure))
+        # Whoever removed the folder wants no word about it, but still that everything is stopped in order.
+        with contextlib.suppress(FileNotFoundError):
+            components.write(self._folder / components.STATUS, Status(os.getpid(), states, self._failure))
 
     async def run(self, ended: asyncio.Event) -> int:
         """Until told to end. Returns the exit status."""
