@@ -3,7 +3,8 @@
  *
  * A session has two files. `control` is the agent's: tenants map it read-only and cannot open it for writing, even as
  * root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the tenants':
- * one cell per GPU and slot, a cache line each. A slot belongs to one process from attach until the agent clears it.
+ * per GPU and slot one cell for each of a few lanes, a cache line each. A slot belongs to one process from attach until
+ * the agent clears it; its threads are dealt out over the lanes, so that they do not meet either.
  *
  * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for more than it has charged
  * it adds to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
@@ -20,6 +21,9 @@
 #define GPUSLICE_PAGE_VERSION 2u
 #define GPUSLICE_MAX_GPUS 16u
 #define GPUSLICE_SLOTS 512u /* processes of one session at a time */
+#ifndef GPUSLICE_LANES
+#define GPUSLICE_LANES 4u /* cells of one process on one GPU */
+#endif
 #define GPUSLICE_SESSION_BYTES 64u
 #define GPUSLICE_TOKEN_BYTES 128u
 #define GPUSLICE_CONTROL_BYTES 4096u
@@ -59,12 +63,12 @@ struct gpuslice_control {
 };
 _Static_assert(sizeof(struct gpuslice_control) <= GPUSLICE_CONTROL_BYTES, "the control file is one page");
 
-struct gpuslice_cell { /* one process on one GPU; while it lives, only `overhead` is the agent's to write */
+struct gpuslice_cell { /* a lane of one process on one GPU; while it lives, only `overhead` is the agent's to write */
     _Atomic uint64_t charged;  /* others take the spare out of it */
     _Atomic uint64_t granted;  /* allocations */
     _Atomic uint64_t denied;   /* requests refused */
-    _Atomic uint64_t overhead; /* bytes that NVML counts beyond those held: contexts, modules */
-    _Atomic uint64_t peak;     /* the largest sum over all cells of the GPU, in bytes, that this process brought about */
+    _Atomic uint64_t overhead; /* bytes that NVML counts beyond those held: contexts, modules; in the first lane */
+    _Atomic uint64_t peak;     /* the largest sum over all cells of the GPU, in bytes, that was brought about from here */
     uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct gpuslice_cell) == 64, "a cell is a cache line");
@@ -87,9 +91,9 @@ static inline uint64_t gpuslice_held_units(uint64_t charged) {
     return units > spare ? units - spare : 0;
 }
 
-/* `cells` holds gpu_count rows of GPUSLICE_SLOTS cells. */
+/* `cells` holds gpu_count rows of GPUSLICE_SLOTS slots of GPUSLICE_LANES cells. */
 static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {
-    return (uint64_t)gpu_count * GPUSLICE_SLOTS * sizeof(struct gpuslice_cell);
+    return (uint64_t)gpu_count * GPUSLICE_SLOTS * GPUSLICE_LANES * sizeof(struct gpuslice_cell);
 }
 
 /* ---- attach: one message each way over a unix stream socket; the connection stays open as long as the process ---- */

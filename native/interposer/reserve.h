@@ -11,6 +11,8 @@
  * When there is less room than before (page.h: epoch), a process uses no spare until it has grown once within what is
  * left; so memory from before is not handed out anew above a lowered limit.
  *
+ * What is charged in one lane is given back to it: then each cell is right for itself.
+ *
  * A header, because the allocation path must be inlined and because tests run it step by step (GPUSLICE_STEP). */
 #ifndef GPUSLICE_RESERVE_H
 #define GPUSLICE_RESERVE_H
@@ -29,7 +31,7 @@
 #define RESERVE_LOOKS 64 /* before a full session counts as full */
 #endif
 #ifndef RESERVE_SPARE_PART
-#define RESERVE_SPARE_PART 64 /* a process keeps no more than this part of the limit */
+#define RESERVE_SPARE_PART 64 /* a lane keeps no more than this part of the limit */
 #endif
 
 struct page { /* a session as one process sees it */
@@ -44,12 +46,17 @@ struct page_sum { /* in bytes */
 };
 
 static inline struct gpuslice_cell *page_row(const struct page *page, uint32_t gpu) {
-    return page->cells + (uint64_t)gpu * GPUSLICE_SLOTS;
+    return page->cells + (uint64_t)gpu * GPUSLICE_SLOTS * GPUSLICE_LANES;
 }
 
-static inline uint32_t page_slots(const struct page *page) {
+static inline struct gpuslice_cell *page_own(const struct page *page, uint32_t gpu, uint32_t lane) {
+    return page_row(page, gpu) + page->slot * GPUSLICE_LANES + lane;
+}
+
+/* How many cells of a row may be in use. */
+static inline uint32_t page_cells(const struct page *page) {
     uint32_t high = atomic_load(&page->control->slots_high); /* after the own units were added, or a new slot is missed */
-    return high < GPUSLICE_SLOTS ? high : GPUSLICE_SLOTS;
+    return (high < GPUSLICE_SLOTS ? high : GPUSLICE_SLOTS) * GPUSLICE_LANES;
 }
 
 static inline uint64_t page_limit(const struct page *page, uint32_t gpu) {
@@ -64,13 +71,13 @@ static inline uint64_t page_epoch(const struct page *page, uint32_t gpu) {
 
 static inline struct page_sum page_sum(const struct page *page, uint32_t gpu) {
     const struct gpuslice_cell *row = page_row(page, gpu);
-    uint32_t slots = page_slots(page);
+    uint32_t cells = page_cells(page);
     uint64_t units = 0, held = 0, overhead = 0;
-    for (uint32_t slot = 0; slot < slots; slot++) {
-        uint64_t charged = atomic_load(&row[slot].charged);
+    for (uint32_t i = 0; i < cells; i++) {
+        uint64_t charged = atomic_load(&row[i].charged);
         units += gpuslice_units(charged);
         held += gpuslice_held_units(charged);
-        overhead += atomic_load_explicit(&row[slot].overhead, memory_order_relaxed) & GPUSLICE_BYTES_MASK;
+        overhead += atomic_load_explicit(&row[i].overhead, memory_order_relaxed) & GPUSLICE_BYTES_MASK;
     }
     return (struct page_sum){.charged = units * GPUSLICE_UNIT + overhead, .spare = (units - held) * GPUSLICE_UNIT};
 }
@@ -103,12 +110,12 @@ static inline uint64_t reserve_bare(uint64_t charged) {
 }
 
 /* Takes up to `wanted` bytes of spare out of the cells, the own one first. */
-static inline void reserve_reclaim(const struct page *page, uint32_t gpu, uint64_t wanted) {
+static inline void reserve_reclaim(const struct page *page, uint32_t gpu, uint32_t lane, uint64_t wanted) {
     struct gpuslice_cell *row = page_row(page, gpu);
-    uint32_t slots = page_slots(page);
+    uint32_t cells = page_cells(page), own = page->slot * GPUSLICE_LANES + lane;
     uint64_t units = 0;
-    for (uint32_t i = 0; i < slots && units < reserve_units(wanted); i++) {
-        _Atomic uint64_t *cell = &row[(page->slot + i) % slots].charged;
+    for (uint32_t i = 0; i < cells && units < reserve_units(wanted); i++) {
+        _Atomic uint64_t *cell = &row[(own + i) % cells].charged;
         uint64_t charged = atomic_load(cell);
         if (gpuslice_spare(charged) != 0 && atomic_compare_exchange_strong(cell, &charged, reserve_bare(charged))) {
             units += gpuslice_spare(charged); /* else it is being used: the next look tells */
@@ -118,14 +125,14 @@ static inline void reserve_reclaim(const struct page *page, uint32_t gpu, uint64
 }
 
 /* Is there room, now or in a moment, in what is free and what is spare? */
-static inline bool reserve_room(const struct page *page, uint32_t gpu, uint64_t bytes, uint64_t limit) {
+static inline bool reserve_room(const struct page *page, uint32_t gpu, uint32_t lane, uint64_t bytes, uint64_t limit) {
     for (uint32_t look = 0; look < RESERVE_LOOKS; look++) {
         struct page_sum sum = page_sum(page, gpu);
         if (sum.charged + bytes <= limit) {
             return true;
         }
         if (sum.charged - sum.spare + bytes <= limit) {
-            reserve_reclaim(page, gpu, sum.charged + bytes - limit);
+            reserve_reclaim(page, gpu, lane, sum.charged + bytes - limit);
         }
         reserve_pause(look);
     }
@@ -162,7 +169,7 @@ static inline void reserve_raise_peak(struct gpuslice_cell *own, uint64_t sum) {
 
 /* Counts a request that was refused for good. */
 static inline void reserve_count_denied(const struct page *page, uint32_t gpu) {
-    atomic_fetch_add_explicit(&(page_row(page, gpu) + page->slot)->denied, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page_own(page, gpu, 0)->denied, 1, memory_order_relaxed);
 }
 
 static inline bool reserve_from_spare(struct gpuslice_cell *own, uint64_t units, uint64_t epoch) {
@@ -175,11 +182,11 @@ static inline bool reserve_from_spare(struct gpuslice_cell *own, uint64_t units,
     return false;
 }
 
-static inline bool reserve_growing(const struct page *page, uint32_t gpu, uint64_t units) {
-    struct gpuslice_cell *own = page_row(page, gpu) + page->slot;
+static inline bool reserve_growing(const struct page *page, uint32_t gpu, uint32_t lane, uint64_t units) {
+    struct gpuslice_cell *own = page_own(page, gpu, lane);
     for (uint32_t attempt = 0; attempt < RESERVE_ATTEMPTS; attempt++) {
         uint64_t epoch = page_epoch(page, gpu), limit = page_limit(page, gpu);
-        if (units > limit / GPUSLICE_UNIT || !reserve_room(page, gpu, units * GPUSLICE_UNIT, limit)) {
+        if (units > limit / GPUSLICE_UNIT || !reserve_room(page, gpu, lane, units * GPUSLICE_UNIT, limit)) {
             return false;
         }
         GPUSLICE_STEP("room");
@@ -196,7 +203,7 @@ static inline bool reserve_growing(const struct page *page, uint32_t gpu, uint64
         }
         atomic_fetch_sub(&own->charged, units);
         GPUSLICE_STEP("withdrawn");
-        for (uint32_t wait = (page->slot % 8 + 1) * (attempt % 16 + 1); wait > 0; wait--) {
+        for (uint32_t wait = (page->slot % 8 + 8 * lane + 1) * (attempt % 16 + 1); wait > 0; wait--) {
             reserve_pause(attempt); /* not everybody at once again */
         }
     }
@@ -204,10 +211,10 @@ static inline bool reserve_growing(const struct page *page, uint32_t gpu, uint64
 }
 
 /* Charges `bytes` to this process, in whole units, or refuses because the session's limit would be exceeded. */
-static inline bool reserve(const struct page *page, uint32_t gpu, uint64_t bytes) {
-    struct gpuslice_cell *own = page_row(page, gpu) + page->slot;
+static inline bool reserve(const struct page *page, uint32_t gpu, uint32_t lane, uint64_t bytes) {
+    struct gpuslice_cell *own = page_own(page, gpu, lane);
     uint64_t units = reserve_units(bytes);
-    bool granted = reserve_from_spare(own, units, page_epoch(page, gpu)) || reserve_growing(page, gpu, units);
+    bool granted = reserve_from_spare(own, units, page_epoch(page, gpu)) || reserve_growing(page, gpu, lane, units);
     if (granted) {
         GPUSLICE_STEP("granted");
         atomic_fetch_add_explicit(&own->granted, 1, memory_order_relaxed);
@@ -215,15 +222,15 @@ static inline bool reserve(const struct page *page, uint32_t gpu, uint64_t bytes
     return granted;
 }
 
-/* The most units that a process keeps. */
+/* The most units that a lane keeps. */
 static inline uint64_t reserve_most_spare(const struct page *page, uint32_t gpu) {
     uint64_t most = page_limit(page, gpu) / (RESERVE_SPARE_PART * GPUSLICE_UNIT);
     return most < GPUSLICE_SPARE_MASK ? most : GPUSLICE_SPARE_MASK;
 }
 
 /* The driver has it back: what the process may keep becomes spare, the rest is the session's again. */
-static inline void reserve_release(const struct page *page, uint32_t gpu, uint64_t bytes) {
-    struct gpuslice_cell *own = page_row(page, gpu) + page->slot;
+static inline void reserve_release(const struct page *page, uint32_t gpu, uint32_t lane, uint64_t bytes) {
+    struct gpuslice_cell *own = page_own(page, gpu, lane);
     uint64_t units = reserve_units(bytes), most = reserve_most_spare(page, gpu);
     GPUSLICE_STEP("release");
     uint64_t charged = atomic_load(&own->charged), after;

@@ -77,12 +77,13 @@ static inline bool session_allows(uint32_t gpu) {
 
 /* ---- a GPU of an attached process ---- */
 
-static inline bool session_reserve(uint32_t gpu, uint64_t bytes) {
-    return reserve(session.gpus[gpu].page, session.gpus[gpu].index, bytes);
+static inline bool session_reserve(uint32_t gpu, uint32_t lane, uint64_t bytes) {
+    return reserve(session.gpus[gpu].page, session.gpus[gpu].index, lane, bytes);
 }
 
-static inline void session_release(uint32_t gpu, uint64_t bytes) {
-    reserve_release(session.gpus[gpu].page, session.gpus[gpu].index, bytes);
+/* To the lane that it was reserved in. */
+static inline void session_release(uint32_t gpu, uint32_t lane, uint64_t bytes) {
+    reserve_release(session.gpus[gpu].page, session.gpus[gpu].index, lane, bytes);
 }
 
 static inline void session_count_denied(uint32_t gpu) {

@@ -60,6 +60,11 @@ bool sim_slot_alive(struct sim_process *process, uint32_t slot, int *pid) {
     return range.l_type != F_UNLCK;
 }
 
+static uint32_t lanes_of(const struct sim_slot *slot) {
+    uint64_t lanes = atomic_load(&slot->lanes);
+    return lanes < SIM_LANES ? (uint32_t)lanes : SIM_LANES;
+}
+
 /* Called under the machine lock for a slot whose owner is dead, or that nobody has yet. Writes only what is not zero,
  * so that pages of the sparse file that were never touched stay that way. */
 static void clear_slot(struct sim_machine *machine, uint32_t number) {
@@ -75,8 +80,10 @@ static void clear_slot(struct sim_machine *machine, uint32_t number) {
         if (atomic_load(&engine->lock) == holder) {
             atomic_compare_exchange_strong(&engine->lock, &holder, 0);
         }
-        if (atomic_load(&slot->memory[domain]) != 0) {
-            atomic_store(&slot->memory[domain], 0);
+        for (uint32_t lane = 0; lane < lanes_of(slot); lane++) {
+            if (atomic_load(&slot->memory[lane][domain]) != 0) {
+                atomic_store(&slot->memory[lane][domain], 0);
+            }
         }
         if (atomic_load(&slot->contexts[domain]) != 0) {
             atomic_store(&slot->contexts[domain], 0);
@@ -85,6 +92,9 @@ static void clear_slot(struct sim_machine *machine, uint32_t number) {
         if (atomic_load(&work->finish) != 0 || atomic_load(&work->base) != 0) {
             memset(work, 0, sizeof *work);
         }
+    }
+    if (atomic_load(&slot->lanes) != 0) {
+        atomic_store(&slot->lanes, 0);
     }
     atomic_store(&slot->used, 0);
 }
@@ -226,7 +236,11 @@ enum sim_open_result sim_open(struct sim_process *process, bool observer) {
     return SIM_OPEN_OK;
 }
 
+/* The slot in which this thread's lane was shown to others. */
+static __thread const struct sim_slot *shown_in;
+
 void sim_forget(struct sim_process *process) {
+    shown_in = NULL; /* the child's own slot may come to lie at the same address */
     if (process->machine != NULL) {
         /* The child owns no POSIX lock, so this close takes nothing from the parent; but it must not keep the
          * parent's machine lock alive through the shared open file. */
@@ -238,6 +252,15 @@ void sim_forget(struct sim_process *process) {
 }
 
 /* ---- memory ---- */
+
+uint32_t sim_lane(void) {
+    static _Atomic uint32_t threads;
+    static __thread uint32_t lane; /* plus one */
+    if (__builtin_expect(lane == 0, 0)) {
+        lane = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % SIM_LANES + 1;
+    }
+    return lane - 1;
+}
 
 static uint32_t claimed_units(uint64_t word) {
     return (uint32_t)(word >> 32);
@@ -262,8 +285,12 @@ uint64_t sim_memory_capacity(const struct sim_machine *machine, uint32_t domain)
 }
 
 uint64_t sim_memory_used_by(const struct sim_machine *machine, uint32_t slot, uint32_t domain) {
-    uint64_t word = atomic_load(&machine->slots[slot].memory[domain]);
-    return claimed_units(word) - idle_units(word);
+    uint32_t used = 0; /* goes round, and comes out right */
+    for (uint32_t lane = 0, lanes = lanes_of(&machine->slots[slot]); lane < lanes; lane++) {
+        uint64_t word = atomic_load(&machine->slots[slot].memory[lane][domain]);
+        used += claimed_units(word) - idle_units(word);
+    }
+    return (int32_t)used > 0 ? used : 0; /* below: something was freed while we looked */
 }
 
 uint64_t sim_memory_used(struct sim_process *process, uint32_t domain) {
@@ -276,24 +303,26 @@ uint64_t sim_memory_used(struct sim_process *process, uint32_t domain) {
 }
 
 static uint64_t claimed_by_all(const struct sim_machine *machine, uint32_t domain) {
-    uint64_t claimed = 0;
+    uint32_t claimed = 0;
     uint32_t high = atomic_load(&machine->slots_high);
     for (uint32_t slot = 0; slot < high; slot++) {
-        claimed += claimed_units(atomic_load(&machine->slots[slot].memory[domain]));
+        for (uint32_t lane = 0, lanes = lanes_of(&machine->slots[slot]); lane < lanes; lane++) {
+            claimed += claimed_units(atomic_load(&machine->slots[slot].memory[lane][domain]));
+        }
     }
     return claimed;
 }
 
-/* Takes up to `wanted` units that other processes claimed and do not use. */
-static uint64_t collect_idle(struct sim_process *process, uint32_t domain, uint64_t wanted) {
+/* Takes up to `wanted` units that other processes and other threads claimed and do not use. */
+static uint64_t collect_idle(struct sim_process *process, const _Atomic uint64_t *own, uint32_t domain, uint64_t wanted) {
     struct sim_machine *machine = process->machine;
-    uint32_t high = atomic_load(&machine->slots_high);
+    uint32_t words = atomic_load(&machine->slots_high) * SIM_LANES;
     uint64_t collected = 0;
-    for (uint32_t slot = 0; slot < high && collected < wanted; slot++) {
-        if (slot == process->slot) {
+    for (uint32_t i = 0; i < words && collected < wanted; i++) {
+        _Atomic uint64_t *word = &machine->slots[i / SIM_LANES].memory[i % SIM_LANES][domain];
+        if (word == own) {
             continue;
         }
-        _Atomic uint64_t *word = &machine->slots[slot].memory[domain];
         uint64_t seen = atomic_load(word);
         while (idle_units(seen) != 0) {
             uint64_t idle = idle_units(seen);
@@ -307,13 +336,29 @@ static uint64_t collect_idle(struct sim_process *process, uint32_t domain, uint6
     return collected;
 }
 
+static void show_lane(struct sim_slot *self, uint32_t lane) {
+    uint64_t shown = atomic_load(&self->lanes);
+    while (shown <= lane && !atomic_compare_exchange_weak(&self->lanes, &shown, lane + 1)) {
+    }
+}
+
+/* Before a thread changes its word for the first time, it shows others where to look. */
+static _Atomic uint64_t *own_word(struct sim_process *process, uint32_t domain) {
+    uint32_t lane = sim_lane();
+    if (__builtin_expect(shown_in != process->self, 0)) {
+        show_lane(process->self, lane);
+        shown_in = process->self;
+    }
+    return &process->self->memory[lane][domain];
+}
+
 /* Under the machine lock claims of others can only shrink, so what is free now stays free until it is taken here. */
 static bool claim_slowly(struct sim_process *process, uint32_t domain, uint64_t units) {
     uint64_t capacity = sim_memory_capacity(process->machine, domain);
     if (units > capacity) {
         return false;
     }
-    _Atomic uint64_t *word = &process->self->memory[domain];
+    _Atomic uint64_t *word = own_word(process, domain);
     bool granted = false;
     sim_lock(process);
     uint64_t claimed = claimed_by_all(process->machine, domain);
@@ -325,7 +370,7 @@ static bool claim_slowly(struct sim_process *process, uint32_t domain, uint64_t 
             free_units = claimed < capacity ? capacity - claimed : 0;
             uint64_t idle = idle_units(atomic_load(word));
             if (units > idle + free_units) {
-                free_units += collect_idle(process, domain, units - idle - free_units);
+                free_units += collect_idle(process, word, domain, units - idle - free_units);
             }
         }
         uint64_t seen = atomic_load(word);
@@ -346,7 +391,7 @@ static bool claim_slowly(struct sim_process *process, uint32_t domain, uint64_t 
 }
 
 bool sim_memory_claim(struct sim_process *process, uint32_t domain, uint64_t units) {
-    _Atomic uint64_t *word = &process->self->memory[domain];
+    _Atomic uint64_t *word = own_word(process, domain);
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
     while (idle_units(seen) >= units) {
         if (atomic_compare_exchange_weak(word, &seen, seen - units)) {
@@ -357,7 +402,7 @@ bool sim_memory_claim(struct sim_process *process, uint32_t domain, uint64_t uni
 }
 
 void sim_memory_release(struct sim_process *process, uint32_t domain, uint64_t units) {
-    atomic_fetch_add(&process->self->memory[domain], units);
+    atomic_fetch_add(own_word(process, domain), units);
 }
 
 /* ---- contexts and events ---- */

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x314d495345435047ull /* "GPCESIM1" */
-#define SIM_VERSION 1u
+#define SIM_VERSION 2u
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_INSTANCES 7u                     /* GPU instances on one GPU */
 #define SIM_DOMAINS_PER_GPU (1u + SIM_MAX_INSTANCES) /* 0: the GPU itself; 1 + n: its n-th GPU instance */
@@ -26,6 +26,7 @@
 #define SIM_MAX_PROFILES 16u
 #define SIM_MAX_PLACEMENTS 8u
 #define SIM_MAX_COMPUTE_INSTANCES 8u
+#define SIM_LANES 4u /* a process's threads share its memory words, so it has some of them */
 #define SIM_UNIT 512u /* device memory is handed out and counted in units of this many bytes */
 #define SIM_XID_RING 256u
 #define SIM_HISTORY 2048u /* breakpoints of device time that are remembered */
@@ -150,9 +151,11 @@ struct sim_slot {
     _Atomic uint32_t used; /* 0 free, 1 in use (its owner may be dead: probe the lock) */
     uint32_t observer;     /* NVML: holds no memory, runs nothing */
     _Atomic uint64_t started_ns;
+    _Atomic uint64_t lanes; /* at and above this all is zero: a process with one thread is summed as fast as ever */
     /* Per domain: units claimed from the domain in the high half, those of them not allocated now in the low half.
-     * One word, so that no kill can leave the two apart. */
-    _Atomic uint64_t memory[SIM_MAX_DOMAINS];
+     * One word, so that no kill can leave the two apart. What one thread claims another may free, so only the sum over
+     * the lanes, modulo 2^32, means something. */
+    _Atomic uint64_t memory[SIM_LANES][SIM_MAX_DOMAINS];
     _Atomic uint32_t contexts[SIM_MAX_DOMAINS];
     struct sim_work work[SIM_MAX_DOMAINS];
 } __attribute__((aligned(4096)));
@@ -198,6 +201,9 @@ bool sim_slot_alive(struct sim_process *process, uint32_t slot, int *pid);
 void sim_reap(struct sim_process *process);
 /* The same, at most once per tick of the coarse clock on the whole machine: cheap enough for every query. */
 void sim_reap_sometimes(struct sim_process *process);
+
+/* The calling thread's: threads are dealt out over the lanes. */
+uint32_t sim_lane(void);
 
 /* Device memory, in units of SIM_UNIT. A claim is refused when the domain is full even without the dead. */
 bool sim_memory_claim(struct sim_process *process, uint32_t domain, uint64_t units);

@@ -3,6 +3,9 @@
 #ifndef GPUSLICE_RESERVE_STEPS_H
 #define GPUSLICE_RESERVE_STEPS_H
 
+#ifndef GPUSLICE_LANES
+#define GPUSLICE_LANES 1u /* a lane is a cell like any other: several are only more of the same steps */
+#endif
 #include "../include/page.h"
 
 #include <sched.h>

@@ -32,23 +32,27 @@ static struct page page_of(uint32_t slot) {
 }
 
 static bool take_units(const struct page *page, uint64_t units) {
-    return reserve(page, 0, units * GPUSLICE_UNIT);
+    return reserve(page, 0, 0, units * GPUSLICE_UNIT);
 }
 
 static void give_units(const struct page *page, uint64_t units) {
-    reserve_release(page, 0, units * GPUSLICE_UNIT);
+    reserve_release(page, 0, 0, units * GPUSLICE_UNIT);
+}
+
+static struct gpuslice_cell *cell_of(uint32_t slot) { /* the first lane's */
+    return &cells[slot * GPUSLICE_LANES];
 }
 
 static uint64_t charged_to(uint32_t slot) {
-    return gpuslice_units(atomic_load(&cells[slot].charged));
+    return gpuslice_units(atomic_load(&cell_of(slot)->charged));
 }
 
 static uint64_t spare_of(uint32_t slot) {
-    return gpuslice_spare(atomic_load(&cells[slot].charged));
+    return gpuslice_spare(atomic_load(&cell_of(slot)->charged));
 }
 
 static uint64_t booked(uint32_t slot) {
-    return gpuslice_held_units(atomic_load(&cells[slot].charged));
+    return gpuslice_held_units(atomic_load(&cell_of(slot)->charged));
 }
 
 static uint64_t all_charged(void) {
@@ -63,7 +67,7 @@ static uint64_t all_used(void) {
 
 /* As the agent does when a process has ended. */
 static void clear(uint32_t slot) {
-    memset(&cells[slot], 0, sizeof cells[slot]);
+    memset(cell_of(slot), 0, GPUSLICE_LANES * sizeof cells[0]);
 }
 
 /* ---- orders: processes are coroutines, and a schedule says who takes the next step ---- */
@@ -167,7 +171,7 @@ static void begin(void) {
         self->state = READY;
         self->held = self->grants = 0;
         self->refusals = 0;
-        atomic_store(&cells[i].charged, playing->spare[i] << GPUSLICE_SPARE_SHIFT | playing->spare[i]);
+        atomic_store(&cell_of(i)->charged, playing->spare[i] << GPUSLICE_SPARE_SHIFT | playing->spare[i]);
         getcontext(&self->context);
         self->context.uc_stack.ss_sp = self->stack;
         self->context.uc_stack.ss_size = sizeof self->stack;
@@ -215,7 +219,7 @@ static void check_books(uint32_t killed) {
         refusals += coroutines[i].refusals;
         CHECK(coroutines[i].state == KILLED ? charged_to(i) == 0 : booked(i) == coroutines[i].held);
         CHECK(spare_of(i) <= charged_to(i));
-        CHECK(coroutines[i].state == KILLED || atomic_load(&cells[i].granted) == coroutines[i].grants);
+        CHECK(coroutines[i].state == KILLED || atomic_load(&cell_of(i)->granted) == coroutines[i].grants);
     }
     CHECK(all_used() == in_use());
     CHECK(all_charged() <= playing->limit);
@@ -442,10 +446,11 @@ static _Atomic uint64_t over, grants[THREADS], thread_refusals;
 static void *allocate_and_free(void *argument) {
     uint32_t index = (uint32_t)(uintptr_t)argument;
     struct page page = page_of(index % 2); /* two processes with two threads each */
+    uint32_t lane = index / 2 % GPUSLICE_LANES;
     unsigned int seed = index + 1;
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t units = 1 + (uint64_t)rand_r(&seed) % 60;
-        if (!take_units(&page, units)) {
+        if (!reserve(&page, 0, lane, units * GPUSLICE_UNIT)) {
             reserve_count_denied(&page, 0);
             atomic_fetch_add(&thread_refusals, 1);
             continue;
@@ -455,7 +460,7 @@ static void *allocate_and_free(void *argument) {
             atomic_fetch_add(&over, 1);
         }
         atomic_fetch_sub(&handed_out, (int64_t)units);
-        give_units(&page, units);
+        reserve_release(&page, 0, lane, units * GPUSLICE_UNIT);
     }
     return NULL;
 }
@@ -472,11 +477,16 @@ static void test_threads(void) {
     CHECK(atomic_load(&over) == 0);
     CHECK(all_used() == 0 && all_charged() <= 100);
     uint64_t denied = 0;
-    for (int i = 0; i < 2; i++) {
-        const struct gpuslice_cell *cell = &cells[i];
-        CHECK(atomic_load(&cell->granted) == atomic_load(&grants[i]));
-        CHECK(atomic_load(&cell->peak) <= 100 * GPUSLICE_UNIT && atomic_load(&cell->peak) > 0);
-        denied += atomic_load(&cell->denied);
+    for (uint32_t slot = 0; slot < 2; slot++) {
+        uint64_t granted = 0;
+        for (uint32_t lane = 0; lane < GPUSLICE_LANES; lane++) {
+            const struct gpuslice_cell *cell = cell_of(slot) + lane;
+            granted += atomic_load(&cell->granted);
+            denied += atomic_load(&cell->denied);
+            CHECK(atomic_load(&cell->peak) <= 100 * GPUSLICE_UNIT);
+        }
+        CHECK(granted == atomic_load(&grants[slot]));
+        CHECK(atomic_load(&cell_of(slot)->peak) > 0);
     }
     CHECK(denied == atomic_load(&thread_refusals));
 }
@@ -491,16 +501,16 @@ static void lower_limit(uint64_t units) {
 static void sizes_at_their_edges(void) {
     struct page page = page_of(0);
     open_books(1, UINT64_MAX / GPUSLICE_UNIT);
-    CHECK(!reserve(&page, 0, UINT64_MAX));
-    CHECK(!reserve(&page, 0, GPUSLICE_BYTES_MASK + 1));
+    CHECK(!reserve(&page, 0, 0, UINT64_MAX));
+    CHECK(!reserve(&page, 0, 0, GPUSLICE_BYTES_MASK + 1));
     CHECK(take_units(&page, GPUSLICE_UNITS_MASK));
-    CHECK(!reserve(&page, 0, 1));
-    CHECK(reserve(&page, 0, 0));
+    CHECK(!reserve(&page, 0, 0, 1));
+    CHECK(reserve(&page, 0, 0, 0));
     give_units(&page, GPUSLICE_UNITS_MASK);
     CHECK(booked(0) == 0 && spare_of(0) == GPUSLICE_SPARE_MASK && charged_to(0) == spare_of(0));
-    CHECK(reserve(&page, 0, 1) && booked(0) == 1); /* a unit is the least */
-    reserve_release(&page, 0, 1);
-    CHECK(booked(0) == 0 && atomic_load(&cells[0].granted) == 3);
+    CHECK(reserve(&page, 0, 0, 1) && booked(0) == 1); /* a unit is the least */
+    reserve_release(&page, 0, 0, 1);
+    CHECK(booked(0) == 0 && atomic_load(&cell_of(0)->granted) == 3);
 }
 
 static void limits_that_change(void) {
@@ -511,7 +521,7 @@ static void limits_that_change(void) {
     CHECK(!take_units(&page, 1) && booked(0) == 5);
     atomic_store(&control.gpus[0].limit_bytes, 6 * GPUSLICE_UNIT);
     CHECK(take_units(&page, 1) && booked(0) == 6);
-    atomic_store(&cells[0].overhead, 3 * GPUSLICE_UNIT); /* what the agent found counts too */
+    atomic_store(&cell_of(0)->overhead, 3 * GPUSLICE_UNIT); /* what the agent found counts too */
     atomic_store(&control.gpus[0].limit_bytes, 10 * GPUSLICE_UNIT);
     CHECK(!take_units(&page, 2) && take_units(&page, 1));
     give_units(&page, 3);
@@ -534,20 +544,31 @@ static void a_part_of_the_limit_is_kept(void) {
     CHECK(all_used() == 2 && all_charged() == 12);
     CHECK(take_units(&other, 638) && spare_of(0) == 0); /* all that is not used can be had */
     CHECK(!take_units(&other, 1));
-    CHECK(atomic_load(&cells[1].peak) == 640 * GPUSLICE_UNIT);
+    CHECK(atomic_load(&cell_of(1)->peak) == 640 * GPUSLICE_UNIT);
     spare_part = 1;
+}
+
+static void lanes_are_cells_of_their_own(void) {
+    struct page page = page_of(0);
+    uint32_t last = GPUSLICE_LANES - 1;
+    open_books(1, 100);
+    CHECK(reserve(&page, 0, last, 60 * GPUSLICE_UNIT) && charged_to(0) == (last == 0 ? 60 : 0));
+    CHECK(!take_units(&page, 41) && take_units(&page, 40) && all_used() == 100);
+    reserve_release(&page, 0, last, 60 * GPUSLICE_UNIT);
+    CHECK(all_used() == 40 && all_charged() == 100);
+    CHECK(take_units(&page, 60) && all_used() == 100 && all_charged() == 100); /* one lane's spare is another's room */
 }
 
 static void cells_that_a_stranger_wrote(void) {
     struct page page = page_of(0);
     open_books(2, 100);
-    atomic_store(&cells[1].charged, 7 | 50ull << GPUSLICE_SPARE_SHIFT); /* more spare than there is */
+    atomic_store(&cell_of(1)->charged, 7 | 50ull << GPUSLICE_SPARE_SHIFT); /* more spare than there is */
     CHECK(all_charged() == 7 && all_used() == 0);
     CHECK(take_units(&page, 100) && charged_to(1) == 0 && spare_of(1) == 0);
-    atomic_store(&cells[1].charged, UINT64_MAX);
+    atomic_store(&cell_of(1)->charged, UINT64_MAX);
     CHECK(!take_units(&page, 1));
-    atomic_store(&cells[1].charged, 0);
-    atomic_store(&cells[0].charged, 3); /* less than what it will give back */
+    atomic_store(&cell_of(1)->charged, 0);
+    atomic_store(&cell_of(0)->charged, 3); /* less than what it will give back */
     give_units(&page, 100);
     CHECK(booked(0) == 0 && charged_to(0) == spare_of(0) && spare_of(0) <= 100);
 }
@@ -567,6 +588,7 @@ int main(int argc, char **argv) {
         sizes_at_their_edges();
         limits_that_change();
         a_part_of_the_limit_is_kept();
+        lanes_are_cells_of_their_own();
         cells_that_a_stranger_wrote();
         test_threads();
     } else {

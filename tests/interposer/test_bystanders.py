@@ -23,7 +23,8 @@ import ctypes, decimal, email, http.client, json, sqlite3, ssl, threading
 if "cuda" in sys.argv:
     assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
 print({s.name: str(signal.getsignal(s)) for s in signal.valid_signals() if isinstance(s, signal.Signals)})
-print([line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd", "Umask", "Threads", "NoNewPrivs"))])
+kept = ("SigB", "SigC", "SigI", "SigP", "Shd", "Umask", "Threads", "NoNewPrivs")  # not SigQ: it is the user's
+print([line for line in open("/proc/self/status") if line.startswith(kept)])
 print(resource.getrlimit(resource.RLIMIT_NOFILE), sorted(os.environ.keys() - {"LD_PRELOAD"}) != [])
 print(sorted(d for d in map(int, os.listdir("/proc/self/fd")) if d < 100))
 """

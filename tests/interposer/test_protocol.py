@@ -47,6 +47,12 @@ def test_reserving_keeps_its_promises(which: str, sanitizer: str, build: Build) 
 
 
 @pytest.mark.parametrize("sanitizer", ["plain", *SANITIZERS])
+def test_reserving_keeps_its_promises_when_threads_have_lanes(sanitizer: str, build: Build) -> None:
+    flags = (*SANITIZERS.get(sanitizer, ()), "-DGPUSLICE_LANES=4u")
+    every_check_holds(build(TESTS / "test_reserve.c", *flags, name=f"reserve-lanes-{sanitizer}"), "threads")
+
+
+@pytest.mark.parametrize("sanitizer", ["plain", *SANITIZERS])
 def test_the_table_of_allocations_is_right_from_many_threads_and_with_no_memory(sanitizer: str, build: Build) -> None:
     flags = SANITIZERS.get(sanitizer, ())
     every_check_holds(build(TESTS / "test_table.c", *flags, name=f"table-{sanitizer}"))
@@ -65,9 +71,9 @@ MUTATIONS = {
 """,
     ),
     "no withdrawal": ("        atomic_fetch_sub(&own->charged, units);\n", ""),
-    "the own cell alone": ("slot < slots; slot++", "slot < slots && slot < 1; slot++"),
+    "the own cell alone": ("for (uint32_t i = 0; i < cells; i++)", "for (uint32_t i = 0; i < cells && i < 1; i++)"),
     "spare that is not in the sum": ("units += gpuslice_units(charged);", "units += gpuslice_held_units(charged);"),
-    "spare that nobody else can have": ("i < slots && units <", "i < 1 && units <"),
+    "spare that nobody else can have": ("i < cells && units <", "i < 1 && units <"),
     "spare taken without looking again": (
         "atomic_compare_exchange_strong(cell, &charged, reserve_bare(charged))",
         "(atomic_fetch_sub(cell, charged - reserve_bare(charged)), true)",

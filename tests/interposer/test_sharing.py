@@ -9,11 +9,12 @@ import pytest
 
 from gpuslice.node.messages import GpuShare
 from tests.interposer.node import MIB, OUT_OF_MEMORY
+from tests.native.building import ROOT
 from tests.native.inside import python_path
 from tests.node.support import eventually
 
 if TYPE_CHECKING:
-    from tests.interposer.conftest import MakeNode
+    from tests.interposer.conftest import Build, MakeNode
     from tests.interposer.node import Node
 
 LIMIT = 64 * MIB
@@ -53,6 +54,17 @@ def test_what_some_freed_is_wholly_there_for_another(node: Node) -> None:
     assert node.client.show(session.id).gpus[0].peak_bytes == 128 * MIB
     assert node.client.show(session.id).allocations == 3 * 8 * (4 + 1)
     node.expect_used(0)
+
+
+def test_threads_that_free_what_others_allocated_lose_nothing(node: Node, build: Build) -> None:
+    session = node.session(LIMIT)
+    driver = node.machine.machine.libraries / "libcuda.so.1"
+    done = node.run([build(ROOT / "native" / "tests" / "test_threads.c", driver)], session)
+    assert done.stdout.endswith(" 0 failed\n"), done.stdout
+    eventually(lambda: node.client.show(session.id).processes == [], "it has ended")
+    view = node.client.show(session.id)
+    assert (view.allocations, view.denials, view.gpus[0].peak_bytes) == (6 * (20 * 200 + 1), 6, LIMIT)
+    assert view.gpus[0].recovered_bytes == 0
 
 
 def test_what_a_process_freed_is_not_its_own_above_a_lowered_limit(node: Node) -> None:

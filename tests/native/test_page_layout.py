@@ -29,6 +29,7 @@ CONSTANTS = {
     "GPUSLICE_PAGE_VERSION": page.VERSION,
     "GPUSLICE_MAX_GPUS": page.MAX_GPUS,
     "GPUSLICE_SLOTS": page.SLOTS,
+    "GPUSLICE_LANES": page.LANES,
     "GPUSLICE_SESSION_BYTES": page.SESSION_BYTES,
     "GPUSLICE_TOKEN_BYTES": page.TOKEN_BYTES,
     "GPUSLICE_CONTROL_BYTES": page.CONTROL_BYTES,
@@ -92,5 +93,5 @@ def test_python_and_c_agree_on_every_field(told_by_compiler: dict[str, int]) -> 
 
 def test_a_cell_s_words_are_in_the_order_of_its_fields() -> None:
     cell = page.Cell(charged=1, granted=2, denied=3, overhead=4, peak=5)
-    assert page.CELL_WORDS.unpack(bytes(cell)) == (1, 2, 3, 4, 5)
-    assert page.CELL_WORDS.size == page.CELL_BYTES
+    assert page.SLOT_WORDS.unpack(bytes(cell) * page.LANES) == (1, 2, 3, 4, 5) * page.LANES
+    assert page.SLOT_WORDS.size == page.SLOT_BYTES

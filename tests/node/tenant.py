@@ -69,7 +69,7 @@ class Tenant:
             case "peak":
                 self._add(numbers[0], "peak", numbers[1])
             case "cell":
-                return page.CELL_WORDS.unpack_from(self.cells, page.cell_offset(numbers[0], self.slot))
+                return page.SLOT_WORDS.unpack_from(self.cells, page.cell_offset(numbers[0], self.slot))
             case "control":
                 control = page.Control.from_buffer_copy(self.control)
                 gpu = control.gpus[0]

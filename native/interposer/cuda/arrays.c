@@ -64,12 +64,12 @@ static bool brings_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
         if (!place_of_current(&place)) {                                                                              \
             return (call);                                                                                            \
         }                                                                                                             \
-        if (!charge_begin(place.gpu, bytes)) {                                                                        \
+        if (!charge_begin(place.gpu, place.lane, bytes)) {                                                            \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                          \
         }                                                                                                             \
         CUresult result = (call);                                                                                     \
         struct table_entry entry = {.owner = (uint64_t)(uintptr_t)place.context, .bytes = bytes,                      \
-                                    .gpu = (uint8_t)place.gpu, .kind = CHARGE_ARRAY};                                 \
+                                    .gpu = (uint8_t)place.gpu, .kind = CHARGE_ARRAY, .lane = place.lane & 0xfu};      \
         if (result == CUDA_SUCCESS) {                                                                                 \
             entry.key = (uint64_t)(uintptr_t)*(handle);                                                               \
             if (table_put(&charges, &entry)) {                                                                        \
@@ -78,7 +78,7 @@ static bool brings_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
             destroy(*(handle));                                                                                       \
             result = CUDA_ERROR_OUT_OF_MEMORY;                                                                        \
         }                                                                                                             \
-        charge_back(place.gpu, bytes);                                                                                \
+        charge_back(place.gpu, place.lane, bytes);                                                                    \
         return result;                                                                                                \
     } while (0)
 

@@ -16,7 +16,13 @@ static __thread struct {
     CUcontext context;
     uint64_t epoch;
     uint32_t gpu;
+    uint32_t lane; /* plus one; zero: not dealt yet */
 } latest;
+
+static uint32_t deal_lane(void) {
+    static _Atomic uint32_t threads;
+    return atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % GPUSLICE_LANES + 1;
+}
 
 static uint32_t look_up(CUdevice device) {
     CUuuid uuid;
@@ -59,11 +65,12 @@ bool place_of_current(struct place *place) {
         if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
             return false;
         }
+        latest.lane = latest.lane != 0 ? latest.lane : deal_lane();
         latest.context = context;
         latest.epoch = epoch;
         latest.gpu = gpu_of_device(device);
     }
-    *place = (struct place){.context = context, .gpu = latest.gpu};
+    *place = (struct place){.context = context, .gpu = latest.gpu, .lane = latest.lane - 1};
     return true;
 }
 
@@ -78,16 +85,16 @@ void place_forget_devices(void) {
     place_forget_contexts();
 }
 
-bool charge_begin(uint32_t gpu, uint64_t rounded) {
+bool charge_begin(uint32_t gpu, uint32_t lane, uint64_t rounded) {
     if (!session_allows(gpu)) {
         return charge_denied(gpu, rounded);
     }
-    if (session_reserve(gpu, rounded)) {
+    if (session_reserve(gpu, lane, rounded)) {
         return true;
     }
     bool regained = pools_refresh();
     regained |= graphs_refresh();
-    return (regained && session_reserve(gpu, rounded)) || charge_denied(gpu, rounded);
+    return (regained && session_reserve(gpu, lane, rounded)) || charge_denied(gpu, rounded);
 }
 
 bool charge_denied(uint32_t gpu, uint64_t rounded) {
@@ -99,14 +106,14 @@ bool charge_denied(uint32_t gpu, uint64_t rounded) {
     return false;
 }
 
-void charge_back(uint32_t gpu, uint64_t rounded) {
-    session_release(gpu, rounded);
+void charge_back(uint32_t gpu, uint32_t lane, uint64_t rounded) {
+    session_release(gpu, lane, rounded);
 }
 
 void charge_entry_back(const struct table_entry *entry) {
     if (entry->kind == CHARGE_POOLED) {
         pools_freed(entry);
     } else {
-        charge_back((uint32_t)entry->gpu, entry->bytes);
+        charge_back((uint32_t)entry->gpu, (uint32_t)entry->lane, entry->bytes);
     }
 }

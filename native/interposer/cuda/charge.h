@@ -8,9 +8,12 @@
 
 #pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
 
+#define SHARED_LANE 0u /* for what is charged under a lock anyway */
+
 struct place { /* where an allocation would be */
     CUcontext context;
     uint32_t gpu;
+    uint32_t lane; /* the thread's */
 };
 
 /* The session's number for a device or for the current context's; NO_GPU when the session has no share of it. */
@@ -27,10 +30,10 @@ static inline uint64_t charge_rounded(uint64_t bytes) {
 }
 
 /* Charges rounded bytes to the session, after giving back what this process's pools no longer hold if it is tight. */
-bool charge_begin(uint32_t gpu, uint64_t rounded);
+bool charge_begin(uint32_t gpu, uint32_t lane, uint64_t rounded);
 /* Counts a request that is refused for good, whatever for. Always false. */
 bool charge_denied(uint32_t gpu, uint64_t rounded);
-void charge_back(uint32_t gpu, uint64_t rounded);
+void charge_back(uint32_t gpu, uint32_t lane, uint64_t rounded);
 
 /* Live allocations of this process by device pointer or array handle. */
 extern struct table charges;

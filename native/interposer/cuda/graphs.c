@@ -137,7 +137,7 @@ static bool account_refresh(uint32_t gpu) {
     uint64_t reserved = account->charged != 0 ? attribute(account, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) : 0;
     bool lower = reserved < account->charged;
     if (lower) {
-        charge_back(gpu, account->charged - reserved);
+        charge_back(gpu, SHARED_LANE, account->charged - reserved);
         account->charged = reserved;
     }
     return lower;
@@ -179,7 +179,7 @@ static bool charge_executable(CUgraphExec executable, uint32_t gpu) {
     }
     uint64_t most = most_after_launch(account, entry.bytes);
     uint64_t grown = most > account->charged ? most - account->charged : 0;
-    bool granted = grown == 0 || session_reserve(gpu, grown);
+    bool granted = grown == 0 || session_reserve(gpu, SHARED_LANE, grown);
     account->charged += granted ? grown : 0;
     return granted;
 }

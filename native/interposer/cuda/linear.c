@@ -9,27 +9,27 @@
             return (call);                                                                                            \
         }                                                                                                             \
         uint64_t rounded = charge_rounded(bytes);                                                                     \
-        if (!charge_begin(place.gpu, rounded)) {                                                                      \
+        if (!charge_begin(place.gpu, place.lane, rounded)) {                                                          \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                          \
         }                                                                                                             \
         CUresult result = (call);                                                                                     \
-        return result == CUDA_SUCCESS ? record(*(address), &place, rounded) : give_back(place.gpu, rounded, result);  \
+        return result == CUDA_SUCCESS ? record(*(address), &place, rounded) : give_back(&place, rounded, result);     \
     } while (0)
 
-static CUresult give_back(uint32_t gpu, uint64_t rounded, CUresult result) {
-    charge_back(gpu, rounded);
+static CUresult give_back(const struct place *place, uint64_t rounded, CUresult result) {
+    charge_back(place->gpu, place->lane, rounded);
     return result;
 }
 
 /* Memory that cannot be found again cannot be given back, so without a record there is no allocation. */
 static CUresult record(CUdeviceptr address, const struct place *place, uint64_t rounded) {
     struct table_entry entry = {.key = address, .owner = (uint64_t)(uintptr_t)place->context, .bytes = rounded,
-                                .gpu = (uint8_t)place->gpu, .kind = CHARGE_LINEAR};
+                                .gpu = (uint8_t)place->gpu, .kind = CHARGE_LINEAR, .lane = place->lane & 0xfu};
     if (__builtin_expect(table_put(&charges, &entry), 1)) {
         return CUDA_SUCCESS;
     }
     REAL(cuMemFree_v2)(address);
-    return give_back(place->gpu, rounded, CUDA_ERROR_OUT_OF_MEMORY);
+    return give_back(place, rounded, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
@@ -47,19 +47,19 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         return REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element_bytes);
     }
     size_t expected, actual;
-    if (__builtin_mul_overflow(charge_rounded(width), height, &expected) || !charge_begin(place.gpu, expected)) {
+    if (__builtin_mul_overflow(charge_rounded(width), height, &expected) || !charge_begin(place.gpu, place.lane, expected)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element_bytes);
     if (result != CUDA_SUCCESS) {
-        return give_back(place.gpu, expected, result);
+        return give_back(&place, expected, result);
     }
     actual = charge_rounded(*pitch * height);
     if (actual < expected) {
-        charge_back(place.gpu, expected - actual);
-    } else if (actual > expected && !charge_begin(place.gpu, actual - expected)) {
+        charge_back(place.gpu, place.lane, expected - actual);
+    } else if (actual > expected && !charge_begin(place.gpu, place.lane, actual - expected)) {
         REAL(cuMemFree_v2)(*address);
-        return give_back(place.gpu, expected, CUDA_ERROR_OUT_OF_MEMORY);
+        return give_back(&place, expected, CUDA_ERROR_OUT_OF_MEMORY);
     }
     return record(*address, &place, actual);
 }

@@ -30,7 +30,7 @@ static void drop_if_unused(struct physical *physical) {
     struct table_entry entry;
     if (physical->references == 0 && physical->mappings == 0) {
         table_take(&handles, physical->handle, &entry);
-        charge_back(physical->gpu, physical->bytes);
+        charge_back(physical->gpu, SHARED_LANE, physical->bytes);
         free(physical);
     }
 }
@@ -42,7 +42,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     }
     struct physical *physical = malloc(sizeof *physical);
     uint32_t gpu = gpu_of_device(properties->location.id);
-    if (physical == NULL || !charge_begin(gpu, size)) {
+    if (physical == NULL || !charge_begin(gpu, SHARED_LANE, size)) {
         free(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -58,7 +58,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     }
     pthread_mutex_unlock(&lock);
     if (result != CUDA_SUCCESS) {
-        charge_back(gpu, size);
+        charge_back(gpu, SHARED_LANE, size);
         free(physical);
     }
     return result;

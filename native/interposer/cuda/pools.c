@@ -46,7 +46,7 @@ static struct account *account_open(CUmemoryPool pool, uint32_t gpu) {
 static bool account_lower(struct account *account, uint64_t charged) {
     bool lower = charged < account->charged && account->gpu != NO_GPU;
     if (lower) {
-        charge_back(account->gpu, account->charged - charged);
+        charge_back(account->gpu, SHARED_LANE, account->charged - charged);
     }
     account->charged = charged < account->charged ? charged : account->charged;
     if (account->destroyed && account->used == 0) {
@@ -110,7 +110,7 @@ static bool account_grow(struct account *account, uint64_t rounded) {
     uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0));
     uint64_t wanted = (used + rounded + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
     uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
-    bool granted = grown == 0 || session_reserve(account->gpu, grown);
+    bool granted = grown == 0 || session_reserve(account->gpu, SHARED_LANE, grown);
     if (granted) {
         account->used += rounded;
         account->charged += grown;
@@ -138,7 +138,7 @@ static bool account_use(struct account *account, uint64_t rounded) {
 static bool account_settle(struct account *account) {
     pthread_mutex_lock(&lock);
     uint64_t holds = account_holds(account);
-    bool fits = holds <= account->charged || session_reserve(account->gpu, holds - account->charged);
+    bool fits = holds <= account->charged || session_reserve(account->gpu, SHARED_LANE, holds - account->charged);
     if (fits && holds > account->charged) {
         account->charged = holds;
     } else {

@@ -17,7 +17,8 @@ struct table_entry {
     uint64_t owner; /* the context, or the pool's account for CHARGE_POOLED */
     uint64_t bytes : 48;
     uint64_t gpu : 8;
-    uint64_t kind : 8;
+    uint64_t kind : 4;
+    uint64_t lane : 4; /* that it was charged in */
 };
 
 #define TABLE_SHARDS 64

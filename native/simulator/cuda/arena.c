@@ -1,7 +1,7 @@
 /* Addresses of device memory. Each device has one stretch of addresses, backed by a memory file that fills as it is
  * written, cut into one region per power of two; a block of size s lives in a slot of the next power of two. So the
  * slot of any address, and its record, is arithmetic; addresses are plentiful, and the bytes between a block and
- * its slot's end are never touched. Free slots of a region form a lock-free stack.
+ * its slot's end are never touched. Free slots of a region form lock-free stacks, one per lane of threads.
  *
  * The memory file ends with the process however it dies, and other processes reach it through /proc for IPC. */
 #define _GNU_SOURCE
@@ -25,9 +25,11 @@
 
 struct region {
     struct block *blocks;
-    _Atomic uint64_t free;
-    _Atomic uint64_t fresh; /* slots at and above this were never used */
     uint64_t slots;
+    _Alignas(64) _Atomic uint64_t fresh; /* slots at and above this were never used */
+    struct {
+        _Alignas(64) _Atomic uint64_t head;
+    } free[SIM_LANES];
 };
 
 struct arena {
@@ -67,10 +69,11 @@ CUresult arena_open(struct device *device) {
     if (device->arena != NULL) {
         return CUDA_SUCCESS;
     }
-    struct arena *arena = calloc(1, sizeof *arena);
+    struct arena *arena = aligned_alloc(_Alignof(struct arena), sizeof *arena);
     if (arena == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    memset(arena, 0, sizeof *arena);
     /* A block takes more than half of its slot, so twice the memory is room for every block that can be live. */
     arena->region_bytes = (2 * device->memory_bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
     arena->region_count = shift_of(device->memory_bytes) - SMALLEST_SHIFT + 1;
@@ -102,13 +105,34 @@ CUresult arena_open(struct device *device) {
     return CUDA_SUCCESS;
 }
 
-static uint64_t pop_free(struct region *region) {
-    uint64_t head = atomic_load(&region->free);
+static uint64_t pop_free(struct region *region, uint32_t lane) {
+    uint64_t head = atomic_load(&region->free[lane].head);
     while ((head & HEAD_MASK) != 0) {
         uint64_t slot = (head & HEAD_MASK) - 1;
         uint64_t below = atomic_load_explicit(&region->blocks[slot].next, memory_order_relaxed);
         uint64_t next = ((head >> HEAD_BITS) + 1) << HEAD_BITS | below;
-        if (atomic_compare_exchange_weak(&region->free, &head, next)) {
+        if (atomic_compare_exchange_weak(&region->free[lane].head, &head, next)) {
+            return slot;
+        }
+    }
+    return UINT64_MAX;
+}
+
+static void push_free(struct region *region, uint64_t slot) {
+    _Atomic uint64_t *top = &region->free[sim_lane()].head;
+    uint64_t head = atomic_load(top), next;
+    do {
+        atomic_store_explicit(&region->blocks[slot].next, (uint32_t)(head & HEAD_MASK), memory_order_relaxed);
+        next = ((head >> HEAD_BITS) + 1) << HEAD_BITS | (slot + 1);
+    } while (!atomic_compare_exchange_weak(top, &head, next));
+}
+
+/* One's own, else what other threads freed, else what was never used. */
+static uint64_t take_slot(struct region *region) {
+    uint32_t lane = sim_lane();
+    for (uint32_t i = 0; i < SIM_LANES; i++) {
+        uint64_t slot = pop_free(region, (lane + i) % SIM_LANES);
+        if (slot != UINT64_MAX) {
             return slot;
         }
     }
@@ -120,14 +144,6 @@ static uint64_t pop_free(struct region *region) {
     return fresh;
 }
 
-static void push_free(struct region *region, uint64_t slot) {
-    uint64_t head = atomic_load(&region->free), next;
-    do {
-        atomic_store_explicit(&region->blocks[slot].next, (uint32_t)(head & HEAD_MASK), memory_order_relaxed);
-        next = ((head >> HEAD_BITS) + 1) << HEAD_BITS | (slot + 1);
-    } while (!atomic_compare_exchange_weak(&region->free, &head, next));
-}
-
 struct block *arena_take(struct device *device, uint64_t size, enum block_kind kind, void *owner, CUdeviceptr *address) {
     struct arena *arena = device->arena;
     unsigned int shift = shift_of(size), number = shift - SMALLEST_SHIFT;
@@ -135,7 +151,7 @@ struct block *arena_take(struct device *device, uint64_t size, enum block_kind k
         return NULL;
     }
     struct region *region = &arena->regions[number];
-    uint64_t slot = pop_free(region);
+    uint64_t slot = take_slot(region);
     if (slot == UINT64_MAX) {
         return NULL;
     }

@@ -293,7 +293,7 @@ CUresult function_compute(const struct function *function, const unsigned int gr
 enum block_kind { BLOCK_FREE, BLOCK_LINEAR, BLOCK_MANAGED, BLOCK_POOLED, BLOCK_GRAPH, BLOCK_ARRAY, BLOCK_PHYSICAL };
 
 struct block { /* one piece of device memory; records live beside the arena and are never unmapped */
-    uint64_t size;
+    _Alignas(64) uint64_t size; /* a cache line each: threads do not meet at their neighbours' */
     void *owner; /* struct context, or struct pool for BLOCK_POOLED / BLOCK_GRAPH */
     uint64_t id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID, given when first asked for */
     _Atomic uint32_t next; /* arena.c: the free slot below this one */

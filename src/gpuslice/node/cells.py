@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 #: More than any process can honestly count to.
 MAX_COUNT: Final = 2**48
-Mark = tuple[int, int]
-_EMPTY: Final = bytes(page.CELL_BYTES)
+Mark = tuple[int, ...]
+_EMPTY: Final = bytes(page.SLOT_BYTES)
 _WORD: Final = struct.Struct("=Q")
-_CHUNK: Final = 64  # slots whose cells share a page of memory
+_CHUNK: Final = 16  # slots whose cells share a page of memory
 
 
 class Cell(NamedTuple):
@@ -62,7 +62,7 @@ class CellsFile:
             return
         first = slot - slot % _CHUNK
         for gpu in range(self._gpu_count):
-            os.posix_fallocate(self._descriptor, page.cell_offset(gpu, first), _CHUNK * page.CELL_BYTES)
+            os.posix_fallocate(self._descriptor, page.cell_offset(gpu, first), _CHUNK * page.SLOT_BYTES)
         self._allocated = first + _CHUNK
 
     def repair(self) -> bool:
@@ -77,17 +77,17 @@ class CellsFile:
 
     def read(self, gpu: int, slots: int) -> list[Cell]:
         """The first `slots` cells of a GPU."""
-        wanted = slots * page.CELL_BYTES
+        wanted = slots * page.SLOT_BYTES
         content = os.pread(self._descriptor, wanted, page.cell_offset(gpu, 0)).ljust(wanted, b"\0")
-        return [_believed(*words) for words in page.CELL_WORDS.iter_unpack(content)]
+        return [_believed(words) for words in page.SLOT_WORDS.iter_unpack(content)]
 
     def read_slot(self, slot: int) -> list[Cell]:
         """One slot's cells, one per GPU."""
         return [self.read_one(gpu, slot) for gpu in range(self._gpu_count)]
 
     def read_one(self, gpu: int, slot: int) -> Cell:
-        content = os.pread(self._descriptor, page.CELL_BYTES, page.cell_offset(gpu, slot)).ljust(page.CELL_BYTES, b"\0")
-        return _believed(*page.CELL_WORDS.unpack(content))
+        content = os.pread(self._descriptor, page.SLOT_BYTES, page.cell_offset(gpu, slot)).ljust(page.SLOT_BYTES, b"\0")
+        return _believed(page.SLOT_WORDS.unpack(content))
 
     def write_overhead(self, gpu: int, slot: int, overhead: int) -> None:
         offset = page.cell_offset(gpu, slot) + page.Cell.overhead.offset
@@ -114,12 +114,14 @@ def held(cells: Iterable[Cell]) -> int:
     return sum(cell.held for cell in cells)
 
 
-def _believed(charged: int, granted: int, denied: int, overhead: int, peak: int) -> Cell:
+def _believed(words: tuple[int, ...]) -> Cell:
+    """What the lanes of a slot say together. Only the first has an overhead."""
+    charged, granted, denied, overhead, peak = (words[field :: page.CELL_WORDS] for field in range(page.CELL_WORDS))
     return Cell(
-        held=page.held_bytes(charged),
-        allocations=min(granted, MAX_COUNT),
-        denials=min(denied, MAX_COUNT),
-        overhead=min(overhead, page.BYTES_MASK),
-        peak=min(peak, page.BYTES_MASK),
-        mark=(charged, granted),
+        held=min(sum(map(page.held_bytes, charged)), page.BYTES_MASK),
+        allocations=min(sum(granted), MAX_COUNT),
+        denials=min(sum(denied), MAX_COUNT),
+        overhead=min(overhead[0], page.BYTES_MASK),
+        peak=min(max(peak), page.BYTES_MASK),
+        mark=charged + granted,
     )

@@ -14,6 +14,7 @@ MAGIC: Final = 0x31454741504C5347
 VERSION: Final = 2
 MAX_GPUS: Final = 16
 SLOTS: Final = 512
+LANES: Final = 4
 SESSION_BYTES: Final = 64
 TOKEN_BYTES: Final = 128
 CONTROL_BYTES: Final = 4096
@@ -113,18 +114,20 @@ class Attached(ctypes.Structure):
 CELL_BYTES: Final = ctypes.sizeof(Cell)
 ATTACH_BYTES: Final = ctypes.sizeof(Attach)
 ATTACHED_BYTES: Final = ctypes.sizeof(Attached)
-#: A cell's five words, for many cells at once.
-CELL_WORDS: Final = struct.Struct("=5Q24x")
+SLOT_BYTES: Final = LANES * CELL_BYTES
+CELL_WORDS: Final = 5
+#: The words of a slot's cells on one GPU, for many slots at once.
+SLOT_WORDS: Final = struct.Struct("=" + f"{CELL_WORDS}Q24x" * LANES)
 
 
 def cells_bytes(gpu_count: int) -> int:
     """gpuslice_cells_bytes."""
-    return gpu_count * SLOTS * CELL_BYTES
+    return gpu_count * SLOTS * SLOT_BYTES
 
 
 def cell_offset(gpu: int, slot: int) -> int:
-    """Where the cell of that slot on that GPU is in `cells`."""
-    return (gpu * SLOTS + slot) * CELL_BYTES
+    """Where the cells of that slot on that GPU begin in `cells`: the first lane's."""
+    return (gpu * SLOTS + slot) * SLOT_BYTES
 
 
 def held_bytes(charged: int) -> int:

@@ -10,14 +10,14 @@ import ctypes
 from typing import Final
 
 MAGIC: Final = 0x314D495345435047
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_GPUS: Final = 16
 MAX_PROFILES: Final = 16
 MAX_PLACEMENTS: Final = 8
 NO_NUMA_NODE: Final = 2**32 - 1
 
 #: sizeof(struct sim_machine). The file is sparse: what nobody used takes no memory.
-MACHINE_BYTES: Final = 172_249_088
+MACHINE_BYTES: Final = 205_803_520
 
 
 class Placement(ctypes.Structure):
