@@ -1,8 +1,7 @@
 """The bytes of a connection, with TLS or without. No I/O: what comes in and what goes out passes through memory.
 
 TLS is done here and not by the event loop, because a connection is counted, limited and closed from its first byte
-on, and not from the end of its handshake on; because each new connection can have the newest certificate; and
-because it is faster.
+on, and not from the end of its handshake on, and because each new connection can have the newest certificate.
 """
 
 from __future__ import annotations
