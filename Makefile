@@ -66,7 +66,7 @@ clients: $(INSTALLED) ## Install NVIDIA's libraries that the tests run on the si
 	@$(BIN)/python tools/client_environments.py
 
 .PHONY: kube
-kube: $(INSTALLED) ## Build Kubernetes, etcd and containerd, once, into a cache outside the checkout
+kube: $(INSTALLED) ## Build Kubernetes, etcd, containerd and cert-manager, once, into a cache outside the checkout
 	@$(BIN)/python -m tools.kube build
 
 .PHONY: cluster

@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import admission, agent, apiserver, interposer, prepare, run, scale, webhook
+from bench import admission, agent, apiserver, growth, interposer, prepare, run, scale, webhook
 
-MEASURES = (run, interposer, agent, prepare, admission, webhook, apiserver, scale)
+MEASURES = (run, interposer, agent, prepare, admission, webhook, apiserver, growth, scale)
 sys.exit(next((code for code in (measure.main() for measure in MEASURES) if code), 0))

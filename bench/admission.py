@@ -33,7 +33,7 @@ _GOAL_MICROSECONDS: Final = 45
 _GROWTH: Final = 1.1
 
 
-def policies(count: int) -> Context:
+def policy_documents(count: int) -> list[dict[str, Any]]:
     """Rules for other namespaces, other teams and other accounts."""
     matches: list[Callable[[int], dict[str, Any]]] = [
         lambda index: {"namespaces": [f"other-{index}"]},
@@ -41,7 +41,7 @@ def policies(count: int) -> Context:
         lambda index: {"podSelector": {"matchLabels": {"app": f"other-{index}"}}, "expression": "object.kind == 'Pod'"},
         lambda index: {"serviceAccounts": [f"other-{index}"]},
     ]
-    documents = [
+    return [
         {
             "apiVersion": "gpuslice.io/v1alpha1",
             "kind": "SlicePolicy",
@@ -50,7 +50,10 @@ def policies(count: int) -> Context:
         }
         for index in range(count)
     ]
-    loaded = load_policies(documents)
+
+
+def policies(count: int) -> Context:
+    loaded = load_policies(policy_documents(count))
     assert not loaded.errors, loaded.errors
     labels = {f"research-{index}": {"team": "vision", "tier": f"{index}"} for index in range(_MANY)}
     return Context(policies=loaded.policies, namespace_labels=labels.__getitem__)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import signal
+import re
+import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
+from gpuslice.cluster import clusters
 from gpuslice.simulator import configuration, machine
+from tests import interruptions
 from tests.support import Simulated, SimulatedMachine
 
 if TYPE_CHECKING:
@@ -30,15 +33,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("gpuslice")
 
-# Who starts the tests in the background may have set these to be ignored, which programs that we start would inherit;
-# some of them are tested for what they do with them. Of a handler, a new program inherits nothing.
-for _number, _handler in (
-    (signal.SIGINT, signal.default_int_handler),
-    (signal.SIGQUIT, signal.SIG_DFL),
-    (signal.SIGHUP, signal.SIG_DFL),
-):
-    if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, _handler)
+interruptions.prepare()
+_workers: list[int] = []
 
 # Unique in this run and between runs side by side, so that tests run in parallel and leftovers are known as ours.
 _PREFIX = f"test-{os.getpid()}-"
@@ -88,14 +84,36 @@ def gpuslice_command() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
+    _remove_what_killed_runs_left()
     yield
     left = sorted(str(path) for path in machine.ROOT.glob(f"*gpuslice-sim.{_PREFIX}*"))
     assert not left, f"tests left simulated machines behind: {left}"
 
 
+def _remove_what_killed_runs_left() -> None:
+    for path in machine.ROOT.glob("*gpuslice-sim.test-*"):
+        named = re.search(r"gpuslice-sim\.test-(\d+)-", path.name)
+        if named is not None and not Path("/proc", named[1]).exists():
+            shutil.rmtree(path, ignore_errors=True)  # another worker may be at it
+
+
 def _destroy(made: machine.Machine) -> None:
     if made.directory.exists():  # a test may have taken it down
         made.destroy()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:  # noqa: ANN401  # pytest-xdist has no types, nor another way to this number
+    _workers.append(node.gateway._io.popen.pid)
+
+
+def pytest_keyboard_interrupt() -> None:
+    interruptions.pass_on(_workers)
+
+
+def pytest_unconfigure() -> None:
+    """Clusters of the run end with this process; who waits for it finds nothing left of them."""
+    clusters.end_all_of(os.getpid())
 
 
 # A skipped test is a promise not kept: where everything is installed (CI), it is a failure.

@@ -105,6 +105,121 @@ def test_a_diff_shows_what_changes_and_only_that(admit: Admit) -> None:
     assert admit("-f", "-", "-o", "diff", stdin=MIXED.split("---", maxsplit=1)[0]).stdout == ""
 
 
+def test_a_diff_shows_the_claim_templates_once_and_as_added(admit: Admit) -> None:
+    shown = admit("-f", "-", "-o", "diff", stdin=MIXED).stdout
+    (name,) = re.findall(r"^--- /dev/null\n\+\+\+ ResourceClaimTemplate research/(\S+)$", shown, re.MULTILINE)
+    assert f"+  name: {name}\n" in shown
+    assert shown.index("kind: ResourceClaimTemplate") < shown.index("--- CronJob research/nightly")
+
+
+RAY = """\
+# A cluster of two kinds of pods.
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: ray, namespace: research}
+spec:
+  headGroupSpec:
+    template: {spec: {containers: [{name: head, image: i}]}}
+  workerGroupSpecs:
+  - groupName: small
+    template:
+      spec:
+        containers:
+        - {name: worker, image: i, resources: {limits: {gpuslice.io/memory: 4Gi}}}
+"""
+
+
+def test_pod_templates_are_rewritten_whatever_the_kind_that_they_are_in(admit: Admit) -> None:
+    templates, ray = yaml.safe_load_all(admit("-f", "-", stdin=RAY).stdout)
+    assert (templates["kind"], templates["metadata"]["namespace"]) == ("ResourceClaimTemplate", "research")
+    (worker,) = ray["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    assert worker["resources"] == {"limits": {}, "claims": [{"name": "gpuslice-0"}]}
+    assert ray["spec"]["headGroupSpec"] == yaml.safe_load(RAY)["spec"]["headGroupSpec"]
+
+
+def test_messages_say_where_in_the_object_the_template_is(admit: Admit) -> None:
+    done = admit("-f", "-", stdin=RAY.replace("4Gi", "many"), code=1)
+    where = "RayCluster research/ray, spec.workerGroupSpecs[0].template"
+    assert f"error: {where}: denied: spec.containers[0].resources.limits[gpuslice.io/memory]" in done.stderr
+    assert done.stdout == ""
+    explained = json.loads(admit("-f", "-", "--explain", "-o", "json", stdin=RAY).stdout)
+    assert [(title, why["outcome"]) for title, why in explained.items()] == [
+        ("RayCluster research/ray, spec.headGroupSpec.template", "untouched"),
+        (where, "rewritten"),
+    ]
+
+
+def test_a_list_of_one_kind_is_its_items(admit: Admit) -> None:
+    pods = yaml.safe_load(PODS.joinpath("native.yaml").read_text())
+    listed = {"apiVersion": "v1", "kind": "PodList", "items": [{key: pods[key] for key in ("metadata", "spec")}]}
+    done = admit("-f", "-", stdin=json.dumps(listed))
+    assert done.stdout == admit("-f", PODS / "native.yaml").stdout
+
+
+def test_what_asks_for_a_gpu_in_no_template_passes_with_a_warning(admit: Admit) -> None:
+    model = "apiVersion: serving.example/v1\nkind: Model\nmetadata: {name: m}\n"
+    model += "spec: {predictor: {resources: {limits: {nvidia.com/gpu: 1}}}}\n"
+    done = admit("-f", "-", stdin=model)
+    assert done.stdout == model
+    assert "warning: Model default/m: spec.predictor.resources asks for a GPU, but is in no pod template" in done.stderr
+
+
+UNQUOTED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: unquoted, annotations: {castops.io/optimize: true, castops.io/slice-ratio: 2}}
+spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def test_a_missing_quote_is_told_and_the_other_documents_are_admitted(admit: Admit) -> None:
+    done = admit("-f", "-", stdin=f"{UNQUOTED}---\n{MIXED}", code=1)
+    where = "error: Pod default/unquoted: metadata.annotations"
+    assert done.stderr.splitlines() == [
+        f'{where}[castops.io/optimize]: is the boolean true, not a text; quote it: "true"',
+        f'{where}[castops.io/slice-ratio]: is the number 2, not a text; quote it: "2"',
+    ]
+    assert done.stdout == admit("-f", "-", stdin=MIXED).stdout
+    explained = admit("-f", "-", "--explain", stdin=f"{UNQUOTED}---\n{MIXED}", code=1)
+    assert "CronJob research/nightly" in explained.stdout
+    assert 'quote it: "true"' in explained.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\napiVersion: v1\nkind: ConfigMap\n",
+        "--- # first\na: b\n---\n\n\nc: d",
+        "a: b\r\n---\r\nc: d\r\n",
+        "# nothing but this\n",
+        "\ufeffa: \u00fc\n...\n",
+        '{"a": "b"}',
+        "",
+    ],
+)
+def test_a_file_in_which_nothing_changes_comes_out_byte_for_byte(
+    gpuslice_command: Path, tmp_path: Path, text: str
+) -> None:
+    written = tmp_path / "file.yaml"
+    written.write_bytes(text.encode())
+    for file, stdin in (str(written), b""), ("-", text.encode()):
+        done = subprocess.run([gpuslice_command, "admit", "-f", file], check=True, capture_output=True, input=stdin)
+        assert done.stdout == text.encode()
+
+
+def test_files_stay_apart(admit: Admit, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a: b")
+    (tmp_path / "c").write_text("---\nc: d\n")
+    (tmp_path / "e").write_text("e: f\n")
+    done = admit("-f", tmp_path / "a", "-f", tmp_path / "c", "-f", tmp_path / "e")
+    assert done.stdout == "a: b\n---\nc: d\n---\ne: f\n"
+
+
+def test_what_is_no_text_is_told(admit: Admit, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a: \xff\n")
+    assert "is not text in UTF-8" in admit("-f", tmp_path / "file", code=1).stderr
+
+
 def test_what_is_denied_is_left_out_with_the_reason_on_standard_error(admit: Admit) -> None:
     bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: a, resources: "
     bad += "{limits: {tencent.com/vcuda-core: 150}}}]}\n"
@@ -140,17 +255,55 @@ def test_explain_says_which_rule_decides_and_why_not_another(admit: Admit) -> No
     assert explained["rules"][1]["matched"] is True
 
 
+def test_explain_says_once_why_a_pod_is_denied(admit: Admit) -> None:
+    bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: a, resources: "
+    bad += "{limits: {tencent.com/vcuda-core: 150}}}]}\n"
+    done = admit("-f", "-", "--explain", stdin=bad, code=1)
+    assert "Pod default/bad: denied, spec.containers[0].resources.limits[tencent.com/vcuda-core]" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("file", ["castslice.yaml", "native.yaml", "kai.yaml"])
+def test_explain_tells_who_has_a_slice_from_who_asks_for_none(admit: Admit, file: str) -> None:
+    once = list(yaml.safe_load_all(admit("-f", PODS / file).stdout))[-1]
+    again = admit("-f", "-", "--explain", stdin=yaml.safe_dump(once)).stdout
+    assert again.startswith(f"Pod default/{once['metadata']['name']}: untouched, it has its slice already\n")
+    plain = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: "
+    plain += "{limits: {nvidia.com/gpu: 1}}}]}\n"
+    said = admit("-f", "-", "--explain", stdin=plain).stdout
+    assert said.startswith("Pod default/p: untouched, it asks for no GPU in a dialect\n")
+
+
+def test_explain_shows_pods_of_one_name_each(admit: Admit) -> None:
+    text = PODS.joinpath("hami.yaml").read_text()
+    explained = json.loads(admit("-f", "-", "--explain", "-o", "json", stdin=f"{text}---\n{text}").stdout)
+    assert list(explained) == ["Pod default/hami", "Pod default/hami (2)"]
+
+
+def test_explain_tells_of_a_node_selector_that_is_not_the_policys(admit: Admit, tmp_path: Path) -> None:
+    rule = {"name": "all", "nodeSelector": {"pool": "gpu", "zone": "a"}}
+    policy = {"apiVersion": "gpuslice.io/v1alpha1", "kind": "SlicePolicy", "metadata": {"name": "p"}}
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy | {"spec": {"rules": [rule]}}))
+    pod = yaml.safe_load(PODS.joinpath("native.yaml").read_text())
+    pod["spec"]["nodeSelector"] = {"pool": "cheap", "zone": "a"}
+    args = ("-f", "-", "--policy", tmp_path / "policy.yaml", "--explain")
+    said = admit(*args, stdin=yaml.safe_dump(pod)).stdout
+    assert "  spec.nodeSelector[pool]: the pod's 'cheap' stays, although the policy says 'gpu'\n" in said
+    assert "nodeSelector[zone]" not in said
+
+
 @pytest.mark.parametrize(
     ("args", "stdin", "code", "complaint"),
     [
         (("-f", "-"), "a: [", 1, "error: <stdin>:1: "),
         (("-f", "-"), "a: b\n---\nc: d\n---\ne: }\n", 1, "error: <stdin>:5: "),
+        (("-f", "-"), "a: b\n---\nc: &x\n  d: *x\n", 1, "error: <stdin>:4: the anchor 'x' is used inside itself"),
         (("-f", "-", "--explain", "-o", "diff"), "", 2, "has no -o diff"),
         (("-f", "/nowhere.yaml"), "", 2, "nowhere"),
         ((), "", 2, "Missing option"),
         (("-f", "-", "--namespace-labels", "x"), "", 2, "is not a label"),
-        (("-f", "-", "--policy", PODS / "hami.yaml"), "", 1, "SlicePolicy hami: "),
-        (("-f", "-"), "apiVersion: v1\nkind: Pod\nmetadata: {annotations: {gpu-memory: 5}}\n", 1, "this is not a pod"),
+        (("-f", "-", "--policy", PODS / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a SlicePolicy"),
+        (("-f", "-"), "apiVersion: v1\nkind: Pod\nspec: {containers: text}\n", 1, "this is not a pod"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

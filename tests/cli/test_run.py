@@ -14,7 +14,8 @@ import pytest
 
 from gpuslice.cli import preload
 from tests.cli.node import ALLOCATOR
-from tests.node.support import eventually, read_line
+from tests.node.support import read_line
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.cli.node import Node

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuslice.cluster import control_plane
 from gpuslice.cluster.clusters import Cluster, new_layout
-from tests.cluster.sharing import made_once, run_process
+from tests.cluster.sharing import made_once, new_namespace, run_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = f"test-{secrets.token_hex(4)}"
-    cluster.kubectl("create", "namespace", name)
-    # Without it pods are refused; the controller manager makes it a moment later.
-    cluster.kubectl("wait", "--namespace", name, "--for=create", "serviceaccount/default", "--timeout=30s")
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    with new_namespace(cluster) as name:
+        yield name

@@ -16,7 +16,7 @@ from gpuslice.kube import api
 from gpuslice.node.gpu_policies import GpuPolicies
 from gpuslice.node.publishing import Publisher
 from gpuslice.node.resource_slices import build
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

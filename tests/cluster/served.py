@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpuslice.admission import configurations
 from gpuslice.cluster.clusters import free_ports
 from gpuslice.cluster.pki import Authority
+from tests.cluster.webhooks import webhook_name
 
 if TYPE_CHECKING:
     from gpuslice.cluster.clusters import Cluster
@@ -71,6 +72,7 @@ class Served:
             document["metadata"]["name"] = self.namespace
             document["webhooks"] = [hook for hook in document["webhooks"] if hook["name"].startswith("pods.")]
             for hook in document["webhooks"]:
+                hook["name"] = webhook_name(self.namespace, hook["name"])
                 hook["clientConfig"]["caBundle"] = bundle
                 hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
                 if failure_policy:

@@ -18,9 +18,9 @@ from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
-from tests.cluster.waiting import until
 from tests.cluster.webhooks import Clock, Replica, bundles, documents, listed, owner, replica
 from tests.unit.admission.making import container, pod
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

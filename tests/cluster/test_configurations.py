@@ -19,11 +19,11 @@ from gpuslice.installing.options import Options
 from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
-from tests.cluster.waiting import until
+from tests.cluster.kube.support import install_policies
 from tests.cluster.webhooks import bundles, documents, listed, replica, webhook_name
-from tests.node.support import eventually, read_line
+from tests.node.support import read_line
 from tests.unit.admission.making import container, pod, policy
-from tools import crds
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,6 +37,15 @@ Object = dict[str, Any]
 PLAIN = pod(container(limits={"cpu": "1"}), container("other"), init=(container("first"),))
 GOOD = pod(container(limits={"nvidia.com/gpu": "1"}), annotations={"castops.io/optimize": "true"})
 BAD = pod(container(limits={"tencent.com/vcuda-core": "150"}))
+BAD_ANNOTATIONS = [
+    {"gpuslice.io/fraction": "5/3"},
+    {"gpuslice.io/fraction": " 2 / 1"},
+    {"gpu-fraction": "1.0"},
+    {"gpu-fraction": "0.5", "gpu-fraction-container-name": "missing"},
+    {"gpuslice.io/fraction": "1/2", "gpuslice.io/containers": "main, missing"},
+    {"gpuslice.io/fraction": "1/2", "gpuslice.io/sharing": "everybody"},
+    {"gpuslice.io/fraction": "1/2", "gpu-memory": "1024"},
+]
 NOWHERE = "https://127.0.0.1:1/"
 
 
@@ -101,6 +110,24 @@ async def test_a_pod_that_asks_for_no_gpu_never_leaves_the_api_server(
     assert not errors
 
 
+async def test_the_label_of_a_rewritten_pod_spares_the_api_server_a_look_and_its_forger_nothing(
+    cluster: Cluster, api: Api, namespace: str
+) -> None:
+    with _applied(cluster, documents(namespace, NOWHERE)):
+        async with replica(api, namespace) as server:
+            cluster.kubectl("apply", "-f", "-", input=listed(documents(namespace, f"https://127.0.0.1:{server.port}/")))
+            await until(lambda: _is_rewritten(api, namespace), "that the webhook is called")
+            before = await _looks_for_malformed_requests(api, namespace)
+
+            assert "gpuslice.io/sliced" in str(await _created(api, namespace, GOOD))
+            assert await _looks_for_malformed_requests(api, namespace) == before
+            assert await _created(api, namespace, PLAIN)
+            assert await _looks_for_malformed_requests(api, namespace) == before + 1
+
+            forged = BAD | {"metadata": {"name": "forged", "labels": {"gpuslice.io/sliced": "true"}}}
+            assert await _is_refused(api, namespace, forged, "tencent.com/vcuda-core")
+
+
 async def test_while_the_webhook_is_down_only_malformed_requests_are_refused(
     cluster: Cluster, api: Api, namespace: str
 ) -> None:
@@ -108,16 +135,19 @@ async def test_while_the_webhook_is_down_only_malformed_requests_are_refused(
         refused = "failed calling webhook"
         await until(lambda: _is_refused(api, namespace, BAD, refused), "that the configuration is in force")
 
+        for annotations in BAD_ANNOTATIONS:
+            assert await _is_refused(api, namespace, pod(container(), annotations=annotations), refused), annotations
         assert isinstance(await _created(api, namespace, PLAIN), dict)
         assert isinstance(await _created(api, namespace, GOOD), dict)
+        good = pod(container(), annotations={"gpuslice.io/fraction": " 1/2", "gpuslice.io/containers": " main"})
+        assert isinstance(await _created(api, namespace, good), dict)
         assert isinstance(await _created(api, namespace, _of_many_containers(1000)), dict), "CEL has a budget"
 
 
 async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_change_it_waits_for_nobody(
     cluster: Cluster, api: Api, namespace: str
 ) -> None:
-    cluster.kubectl("apply", "-f", str(crds.TARGET))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(crds.TARGET))
+    install_policies(cluster)
     good = _policy(namespace, "true")
     with _applied(cluster, documents(namespace, NOWHERE)):
         async with replica(api, namespace) as server:
@@ -136,7 +166,7 @@ async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_chan
 async def test_the_rights_of_the_webhook_are_enough_and_kill_9_loses_nothing(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path, gpuslice_command: Path
 ) -> None:
-    cluster.kubectl("apply", "-f", str(crds.TARGET))
+    install_policies(cluster)
     rights = _rights(webhook.objects(Options(namespace=namespace)), namespace)
     with _applied(cluster, [*rights, *documents(namespace, NOWHERE)]):
         kubeconfig = _kubeconfig_of(cluster, "gpuslice-webhook", namespace, tmp_path)
@@ -169,7 +199,7 @@ async def test_the_rights_of_the_webhook_are_enough_and_kill_9_loses_nothing(
 def test_the_rights_of_the_controller_are_enough(
     cluster: Cluster, namespace: str, tmp_path: Path, gpuslice_command: Path
 ) -> None:
-    cluster.kubectl("apply", "-f", str(crds.TARGET))
+    install_policies(cluster)
     written = _policy(namespace, "true")
     with _applied(cluster, [*_rights(controller.objects(Options(namespace=namespace)), namespace), written]):
         kubeconfig = _kubeconfig_of(cluster, "gpuslice-controller", namespace, tmp_path)
@@ -268,6 +298,17 @@ async def _is_refused(api: Api, namespace: str, asked: Object, why: str) -> bool
 
 async def _metrics(api: Api) -> str:
     return (await api.call("GET", "/metrics", accept="text/plain")).decode()
+
+
+async def _looks_for_malformed_requests(api: Api, namespace: str) -> int:
+    """How often the API server has evaluated the validating webhook's conditions."""
+    name = re.escape(webhook_name(namespace, "pods.validate"))
+    counts = re.findall(
+        rf'^apiserver_admission_match_condition_evaluation_seconds_count\{{[^}}]*name="{name}[^}}]*\}} (\d+)',
+        await _metrics(api),
+        re.MULTILINE,
+    )
+    return sum(map(int, counts))
 
 
 async def _calls(api: Api, namespace: str) -> int:

@@ -12,7 +12,7 @@ import pytest
 from gpuslice.cluster import control_plane
 from gpuslice.cluster.clusters import Cluster, ClusterError, new_layout
 from gpuslice.cluster.components import Component, Probe
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

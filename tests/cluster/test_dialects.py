@@ -14,7 +14,8 @@ import yaml
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from tests.cluster.kube.support import install_policies
 from tests.cluster.served import GPUSLICE, Served, created
-from tests.node.support import eventually
+from tests.cluster.webhooks import webhook_name
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +26,9 @@ MARKS = ("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpus
 
 
 @pytest.fixture(scope="module")
-def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Served]:
     install_policies(cluster)
-    namespace = "dialects"
+    namespace = f"dialects-{worker_id}"  # the tests of this file may be shared out
     cluster.kubectl("create", "namespace", namespace)
     cluster.kubectl("wait", "-n", namespace, "--for=create", "serviceaccount/default", "--timeout=30s")
     served = Served(cluster, tmp_path_factory.mktemp("webhook"), namespace)
@@ -161,7 +162,8 @@ def _calls(served: Served) -> int:
     """Of this webhook, as the API server itself counts them."""
     metrics = served.cluster.kubectl("get", "--raw", "/metrics")
     lines = [line for line in metrics.splitlines() if line.startswith("apiserver_admission_webhook_request_total{")]
-    return sum(int(line.rsplit(" ", 1)[1]) for line in lines if 'name="pods.' in line)
+    name = webhook_name(served.namespace, "pods.")
+    return sum(int(line.rsplit(" ", 1)[1]) for line in lines if f'name="{name}' in line)
 
 
 @pytest.mark.parametrize(

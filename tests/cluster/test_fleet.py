@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.gpu_nodes import GpuNode, gpu_node
 from tests.native.inside import python_path
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from gpuslice.cluster.clusters import Cluster

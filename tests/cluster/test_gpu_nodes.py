@@ -21,8 +21,8 @@ from gpuslice.node.health import Illness
 from gpuslice.node.publishing import Publisher
 from gpuslice.node.resource_slices import GpuState, build
 from tests.cluster.gpu_nodes import GpuNode, gpu_node
-from tests.cluster.waiting import until
 from tests.unit.node.making import gpu
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
 from tests.cluster.castslice_corpus import pods
-from tests.cluster.waiting import until
 from tests.unit.admission.making import container, pod, review_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ import pytest
 
 from tests.node.conftest import folder
 from tests.node.kubelet import NODE, Kubelet, Share, TestClaim
-from tests.node.support import AgentProcess, eventually
+from tests.node.support import AgentProcess
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

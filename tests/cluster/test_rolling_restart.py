@@ -13,7 +13,7 @@ import yaml
 from gpuslice.kube.resources import Resource
 from tests.cluster.kube.support import install_policies, reach
 from tests.cluster.served import Served, created, end
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +12,8 @@ from gpuslice.cluster import creating
 from gpuslice.cluster.binaries import MissingProgramError, installed, program
 from gpuslice.cluster.clusters import Cluster
 from gpuslice.cluster.creating import Wish
-from tests.cluster.sharing import made_once, run_folder, run_process
-from tests.e2e.waiting import until
+from tests.cluster.sharing import made_once, new_namespace, run_folder, run_process
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +48,30 @@ def cluster(state_home: Path) -> Cluster:
     return Cluster(_place(state_home))
 
 
+@pytest.fixture(autouse=True)
+def _together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests use the cluster side by side, but for those that break it (`breakable`), which wait for all others."""
+    if "cluster" not in request.fixturenames:
+        yield
+        return
+    with (run_folder(tmp_path_factory) / "breaking.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if "breakable" in request.fixturenames else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture
+def breakable(cluster: Cluster) -> Cluster:
+    """The cluster, for a test that kills what the others need."""
+    return cluster
+
+
 @pytest.fixture
 def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, with all of its GPUs free and nobody else using them until the test ends."""
     with (run_folder(tmp_path_factory) / "gpus.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield cluster
-        until(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
+        eventually(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
 
 
 def _name() -> str:
@@ -68,8 +84,7 @@ def _place(state_home: Path) -> Path:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = f"test-{secrets.token_hex(4)}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("wait", "--namespace", name, "--for=create", "serviceaccount/default", "--timeout=30s")
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    with new_namespace(cluster) as name:
+        yield name
+    # Those who clear namespaces take their time; slices are free when the pods are gone.
+    cluster.kubectl("delete", "pods", "--namespace", name, "--all", "--wait=false")

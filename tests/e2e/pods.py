@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,3 +38,9 @@ def run(cluster: Cluster, namespace: str, name: str, *command: str) -> str:
 def read(cluster: Cluster, namespace: str, resource: str, path: str) -> str:
     """One field of an object."""
     return cluster.kubectl("get", "--namespace", namespace, resource, f"--output=jsonpath={{{path}}}")
+
+
+def processes_of(pod_uid: str) -> set[int]:
+    """By the control groups that the kubelet made for the pod."""
+    files = Path("/sys/fs/cgroup").glob(f"**/*{pod_uid}*/**/cgroup.procs")
+    return {int(process) for file in files for process in file.read_text().split()}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.cluster.clusters import ClusterError
-from tests.e2e.pods import CUDA_TEST, GPUSLICE, pod, read, run, start
-from tests.e2e.waiting import processes_of
+from tests.e2e.pods import CUDA_TEST, GPUSLICE, pod, processes_of, read, run, start
 
 if TYPE_CHECKING:
     from gpuslice.cluster.clusters import Cluster

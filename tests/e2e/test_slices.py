@@ -10,7 +10,7 @@ import pytest
 from gpuslice.cluster.clusters import ClusterError
 from tests.e2e.gpus import GIB, devices, filled, gpu_pod, is_refused, total
 from tests.e2e.pods import CUDA_TEST, read, run, start
-from tests.e2e.waiting import until
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from gpuslice.cluster.clusters import Cluster
@@ -60,7 +60,7 @@ def test_a_container_cannot_raise_its_limit(alone: Cluster, namespace: str) -> N
 def test_all_processes_of_a_container_share_its_slice(alone: Cluster, namespace: str) -> None:
     start(alone, namespace, gpu_pod("shared", {"gpuslice.io/memory": "2Gi"}))
     run(alone, namespace, "shared", "sh", "-c", f"cuda-test hold {GIB} > /tmp/said 2>&1 &")
-    until(lambda: "holding" in run(alone, namespace, "shared", "cat", "/tmp/said"), "the first holds its half")  # noqa: S108
+    eventually(lambda: "holding" in run(alone, namespace, "shared", "cat", "/tmp/said"), "the first holds its half")  # noqa: S108
 
     assert filled(alone, namespace, "shared", GIB // 4) == (GIB, OUT_OF_MEMORY)
 
@@ -83,7 +83,7 @@ def test_a_deleted_pods_slice_is_free_at_once(alone: Cluster, namespace: str) ->
     size = {"gpuslice.io/memory": "40Gi"}
     start(alone, namespace, gpu_pod("first", size), gpu_pod("second", size))
     alone.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(gpu_pod("third", size)))
-    until(lambda: "Unschedulable" in read(alone, namespace, "pod/third", ".status.conditions"), "there is no room")
+    eventually(lambda: "Unschedulable" in read(alone, namespace, "pod/third", ".status.conditions"), "there is no room")
 
     alone.kubectl("delete", "pod", "-n", namespace, "first")
 
@@ -115,7 +115,7 @@ def test_containers_that_share_a_claim_share_its_slice(alone: Cluster, namespace
     start(alone, namespace, both)
     in_helper = ("exec", "-n", namespace, "both", "-c", "helper", "--")
     alone.kubectl(*in_helper, "sh", "-c", f"cuda-test hold {GIB} > /said 2>&1 &")
-    until(lambda: "holding" in alone.kubectl(*in_helper, "cat", "/said"), "the helper holds its part")
+    eventually(lambda: "holding" in alone.kubectl(*in_helper, "cat", "/said"), "the helper holds its part")
 
     assert filled(alone, namespace, "both", GIB) == (9 * GIB, OUT_OF_MEMORY)
 
@@ -129,7 +129,7 @@ def test_a_pod_that_asks_for_more_than_a_gpu_has_waits_and_says_so(alone: Cluste
 def start_briefly(cluster: Cluster, namespace: str, manifest: dict[str, Any]) -> None:
     cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(manifest))
     name = f"pod/{manifest['metadata']['name']}"
-    until(lambda: "Unschedulable" in read(cluster, namespace, name, ".status.conditions"), "the scheduler looked")
+    eventually(lambda: "Unschedulable" in read(cluster, namespace, name, ".status.conditions"), "the scheduler looked")
     cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", name, "--timeout=1s")
 
 

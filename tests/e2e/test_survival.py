@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.cluster import node as nodes
 from gpuslice.cluster.clusters import ClusterError
+from tests.e2e import breaking
 from tests.e2e.gpus import GIB, filled, gpu_pod, total
 from tests.e2e.pods import read, run, start
-from tests.e2e.waiting import until
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuslice.cluster.clusters import Cluster
-    from gpuslice.cluster.components import State
 
 OUT_OF_MEMORY = 2
 SYSTEM = "gpuslice-system"
@@ -31,12 +27,12 @@ def holding(alone: Cluster, namespace: str) -> Cluster:
     """A pod with a slice of 2 GiB, of which a program holds half."""
     start(alone, namespace, gpu_pod("steady", {"gpuslice.io/memory": "2Gi"}))
     run(alone, namespace, "steady", "sh", "-c", f"cuda-test hold {GIB} > /said 2>&1 &")
-    until(lambda: "holding" in run(alone, namespace, "steady", "cat", "/said"), "the program holds its memory")
+    eventually(lambda: "holding" in run(alone, namespace, "steady", "cat", "/said"), "the program holds its memory")
     return alone
 
 
 def _is_as_before(cluster: Cluster, namespace: str) -> None:
-    until(lambda: _answers(cluster, namespace), "the pod can be reached again")
+    eventually(lambda: _answers(cluster, namespace), "the pod can be reached again")
     assert read(cluster, namespace, "pod/steady", ".status.containerStatuses[0].restartCount") == "0"
     # The half that is held is still charged, and the other can be had.
     assert filled(cluster, namespace, "steady", GIB // 4) == (GIB, OUT_OF_MEMORY)
@@ -61,36 +57,19 @@ def test_a_killed_agent_loses_nothing(holding: Cluster, namespace: str) -> None:
     container = agent(".status.containerStatuses[0].containerID").removeprefix("containerd://")
     # Its first process cannot be killed from inside the container; the node can.
     first_process = f"/run/containerd/io.containerd.runtime.v2.task/k8s.io/{container}/init.pid"
-    _on_node(holding, "sh", "-c", f"kill -KILL $(cat {first_process})")
-    until(lambda: int(agent(".status.containerStatuses[0].restartCount")) > before, "the agent is started again")
-    until(lambda: agent(".status.containerStatuses[0].ready") == "true", "the agent is ready")
+    breaking.on_node(holding, "sh", "-c", f"kill -KILL $(cat {first_process})")
+    eventually(lambda: int(agent(".status.containerStatuses[0].restartCount")) > before, "the agent is started again")
+    eventually(lambda: agent(".status.containerStatuses[0].ready") == "true", "the agent is ready")
 
     _is_as_before(holding, namespace)
 
 
+@pytest.mark.usefixtures("breakable")
 @pytest.mark.parametrize("component", ["kubelet", "containerd", "kube-apiserver"])
 def test_a_killed_component_loses_nothing(holding: Cluster, namespace: str, component: str) -> None:
-    killed = _state(holding, component)
-    if component == "kube-apiserver":
-        os.kill(killed.pid, signal.SIGKILL)
-    else:
-        _on_node(holding, "kill", "-KILL", str(killed.pid))
-    until(lambda: _is_back(holding, killed), f"{component} is back")
+    breaking.kill(holding, component)
 
     _is_as_before(holding, namespace)
-
-
-def _on_node(cluster: Cluster, *command: str) -> None:
-    subprocess.run(nodes.inside(cluster.folder, *command), check=True)
-
-
-def _state(cluster: Cluster, name: str) -> State:
-    return next(state for state in cluster.states() if state.name == name)
-
-
-def _is_back(cluster: Cluster, killed: State) -> bool:
-    state = _state(cluster, killed.name)
-    return state.state == "ready" and state.pid != killed.pid
 
 
 @pytest.fixture
@@ -100,12 +79,12 @@ def extended(alone: Cluster) -> Iterator[Cluster]:
     arguments: list[str] = agent["spec"]["template"]["spec"]["containers"][0]["args"]
     _restart_agent(alone, [*arguments, "--backend=extended"])
     try:
-        until(lambda: _slots(alone) == "20", "the node has slots")
+        eventually(lambda: _slots(alone) == "20", "the node has slots")
         yield alone
     finally:
         alone.kubectl("delete", "pods", "-A", "-l", "backend=extended", "--ignore-not-found")
         _restart_agent(alone, arguments)
-        until(lambda: "gpu" in alone.kubectl("get", "resourceslices", "-o", "name"), "the GPUs are published again")
+        eventually(lambda: "gpu" in alone.kubectl("get", "resourceslices", "-o", "name"), "GPUs are published again")
 
 
 def _slots(cluster: Cluster) -> str:
@@ -154,7 +133,7 @@ def test_a_castslice_pod_runs_with_a_claim_where_policy_says_so(alone: Cluster, 
             answer = alone.kubectl("apply", "-n", namespace, "-f", "-", "--dry-run=server", "-o=json", input=manifest)
             return "resourceClaims" in json.loads(answer)["spec"]
 
-        until(is_in_force, "the webhook sees the policy")
+        eventually(is_in_force, "the webhook sees the policy")
         start(alone, namespace, _castslice("dra"))
         assert total(alone, namespace, "castslice") == 8 * GIB
     finally:

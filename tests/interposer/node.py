@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from gpuslice.cli import preload
 from tests.native.inside import python_path
-from tests.node.support import PATIENCE_SECONDS, AgentProcess, eventually
+from tests.node.support import AgentProcess
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

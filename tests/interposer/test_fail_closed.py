@@ -15,7 +15,7 @@ import pytest
 from gpuslice.node import page
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.native.inside import python_path
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

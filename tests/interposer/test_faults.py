@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from types import TracebackType

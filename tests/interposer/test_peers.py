@@ -17,7 +17,7 @@ import pytest
 
 from gpuslice.node.messages import GpuShare
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.interposer.conftest import Build, MakeNode

@@ -11,7 +11,7 @@ from gpuslice.node.messages import GpuShare
 from tests.interposer.node import MIB, OUT_OF_MEMORY
 from tests.native.building import ROOT
 from tests.native.inside import python_path
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.interposer.conftest import Build, MakeNode

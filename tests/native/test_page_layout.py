@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
-import subprocess
 from typing import TYPE_CHECKING
-
-import pytest
 
 from gpuslice.node import page
 from tests.native.building import ROOT
+from tests.native.c_layout import expressions, told_by_compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import ctypes
+    from pathlib import Path
+
+HEADER = ROOT / "native" / "include" / "page.h"
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "gpuslice_gpu": page.Gpu,
@@ -57,38 +56,9 @@ CONSTANTS = {
 }
 
 
-def _expressions() -> Iterator[tuple[str, int]]:
-    """Every number that must agree: what C calls it, and what Python says it is."""
-    yield from CONSTANTS.items()
-    for name, structure in STRUCTURES.items():
-        yield f"sizeof(struct {name})", ctypes.sizeof(structure)
-        for field, _ in structure._fields_:  # type: ignore[misc]
-            descriptor = getattr(structure, field)
-            yield f"offsetof(struct {name}, {field})", descriptor.offset
-            yield f"sizeof(((struct {name} *)0)->{field})", descriptor.size
-
-
-@pytest.fixture(scope="module")
-def told_by_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    lines = [
-        f'printf("%s\\"%s\\": %llu", separator, "{expression}", (unsigned long long)({expression})); separator = ",";'
-        for expression, _ in _expressions()
-    ]
-    head = ['#include "page.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
-    program = "\n".join([*head, '    const char *separator = "{";', *lines, '    puts("}");', "}"])
-    folder = tmp_path_factory.mktemp("page")
-    (folder / "page.c").write_text(program)
-    include = f"-I{ROOT / 'native' / 'include'}"
-    subprocess.run(
-        ["cc", "-std=gnu11", include, "-o", folder / "page", folder / "page.c"], check=True, capture_output=True
-    )
-    output = subprocess.run([folder / "page"], check=True, capture_output=True, text=True).stdout
-    answers: dict[str, int] = json.loads(output)
-    return answers
-
-
-def test_python_and_c_agree_on_every_field(told_by_compiler: dict[str, int]) -> None:
-    assert dict(_expressions()) == told_by_compiler
+def test_python_and_c_agree_on_every_field(tmp_path: Path) -> None:
+    expected = dict(expressions(CONSTANTS, STRUCTURES))
+    assert told_by_compiler(HEADER, expected, tmp_path) == expected
 
 
 def test_a_cell_s_words_are_in_the_order_of_its_fields() -> None:

@@ -11,7 +11,7 @@ import grpc
 
 from gpuslice.node.kubelet.generated import device_plugin_pb2, pod_resources_pb2
 from tests.node.kubelet import call
-from tests.node.support import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ import yaml
 
 from gpuslice.model import devices
 from gpuslice.node.kubelet.generated import dra_health_pb2, dra_pb2, registration_pb2
-from tests.node.support import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

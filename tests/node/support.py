@@ -18,30 +18,21 @@ import msgspec
 from gpuslice.node import page
 from gpuslice.node.client import AgentClient
 from tests.native.inside import python_path
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gpuslice.node.messages import SessionView
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER_GPU = "GPU-66666666-7777-8888-9999-000000000000"
-#: Generous: the machine may be busy. Nothing waits that long when it works.
-PATIENCE_SECONDS = 30.0
 _FOREIGN = ("CUDA_", "NVIDIA_", "GPUSLICE_", "LD_", "XDG_")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """The environment of this process without what would change what an agent does."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)} | extra
-
-
-def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Waits until it holds."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen: {what or condition}"
-        time.sleep(0.01)
 
 
 def read_line(process: subprocess.Popen[str]) -> str:

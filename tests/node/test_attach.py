@@ -14,7 +14,8 @@ import pytest
 from gpuslice.node import page
 from gpuslice.node.page import UNIT
 from tests.native.inside import python_path
-from tests.node.support import GPU, OTHER_GPU, AgentProcess, clean_environment, eventually
+from tests.node.support import GPU, OTHER_GPU, AgentProcess, clean_environment
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.node.conftest import StartTenant

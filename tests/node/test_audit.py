@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.node.page import UNIT
-from tests.node.support import AgentProcess, eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.node.conftest import StartTenant
+    from tests.node.support import AgentProcess
 
 
 def test_a_session_s_life_is_in_the_audit_log(agent: AgentProcess, tenant: StartTenant) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from gpuslice.node.errors import AgentError
 from tests.native.inside import python_path
-from tests.node.support import AgentProcess, eventually, read_line
+from tests.node.support import AgentProcess, read_line
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     import subprocess

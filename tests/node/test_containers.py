@@ -11,12 +11,13 @@ from tests.interposer.conftest import build
 from tests.interposer.node import Tenant
 from tests.node.container import Container
 from tests.node.kubelet import Share
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gpuslice.node.messages import SessionView
     from tests.interposer.conftest import Build
     from tests.node.kubelet import TestClaim
     from tests.node.kubernetes_node import KubernetesNode
@@ -58,6 +59,15 @@ def small(node: KubernetesNode) -> TestClaim:
     return node.claim("small", Share(node.device(), memory="64Mi"))
 
 
+@pytest.fixture
+def other(node: KubernetesNode) -> SessionView:
+    """A larger one, of somebody else's."""
+    large = node.claim("large", Share(node.device(), memory="1Gi"))
+    node.kubelet.prepared(large)
+    (session,) = node.sessions(large)
+    return session
+
+
 def test_a_program_sees_its_slice_and_is_refused_one_byte_more(
     container: RunContainer, small: TestClaim, program: Path
 ) -> None:
@@ -89,11 +99,8 @@ def test_containers_that_share_a_claim_share_its_slice(
 
 
 def test_the_environment_decides_nothing(
-    node: KubernetesNode, container: RunContainer, small: TestClaim, program: Path
+    container: RunContainer, small: TestClaim, other: SessionView, program: Path
 ) -> None:
-    large = node.claim("large", Share(node.device(), memory="1Gi"))
-    node.kubelet.prepared(large)
-    (other,) = node.sessions(large)
     tenant = container(small).tenant(
         program,
         GPUSLICE_SESSION=other.id,
@@ -195,12 +202,9 @@ def test_root_of_the_container_cannot_take_the_limit_away(
 
 @pytest.mark.parametrize("moved", ["/etc/gpuslice/sessions", "/etc/gpuslice/agent", "/etc/gpuslice"])
 def test_whoever_moves_the_files_out_of_sight_gets_nothing(
-    node: KubernetesNode, container: RunContainer, small: TestClaim, program: Path, moved: str
+    container: RunContainer, small: TestClaim, other: SessionView, program: Path, moved: str
 ) -> None:
     """A mount cannot be moved, what is above it can."""
-    large = node.claim("large", Share(node.device(), memory="1Gi"))
-    node.kubelet.prepared(large)
-    (other,) = node.sessions(large)
     script = f'mv {moved} /etc/elsewhere; exec "{program}"'
     process = container(small).start(
         "sh", "-c", script,
@@ -213,11 +217,8 @@ def test_whoever_moves_the_files_out_of_sight_gets_nothing(
 
 
 def test_a_session_file_of_its_own_making_is_passed_over(
-    node: KubernetesNode, container: RunContainer, small: TestClaim, program: Path
+    container: RunContainer, small: TestClaim, other: SessionView, program: Path
 ) -> None:
-    large = node.claim("large", Share(node.device(), memory="1Gi"))
-    node.kubelet.prepared(large)
-    (other,) = node.sessions(large)
     forged = cdi.session_text(other.id, other.token, "agent.sock").decode()
     script = f'printf "%s" "$FORGED" > /etc/gpuslice/sessions/aaaa && exec "{program}"'
     tenant = Tenant(container(small).start("sh", "-c", script, FORGED=forged), greets=False)

@@ -13,7 +13,7 @@ from tests.node.container import Container
 from tests.node.device_manager import DeviceManager
 from tests.node.kubelet import Share
 from tests.node.kubernetes_node import GIB
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from gpuslice.node import cdi
 from gpuslice.node.kubelet.generated import dra_health_pb2
 from tests.node.kubelet import Share
 from tests.node.kubernetes_node import GIB
-from tests.node.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.node.conftest import MakeKubernetesNode

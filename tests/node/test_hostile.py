@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from gpuslice.node import attach, page
 from gpuslice.node.page import UNIT
-from tests.node.support import PATIENCE_SECONDS, AgentProcess, eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.node.conftest import StartTenant
+    from tests.node.support import AgentProcess
 
 
 def connect(path: Path, *, patient: bool = False) -> socket.socket:

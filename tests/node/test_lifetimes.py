@@ -12,12 +12,13 @@ from gpuslice.node import page
 from gpuslice.node.client import AgentUnreachableError
 from gpuslice.node.errors import AgentError
 from gpuslice.node.page import UNIT
-from tests.node.support import AgentProcess, eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.node.conftest import StartTenant
+    from tests.node.support import AgentProcess
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.node.page import UNIT
-from tests.node.support import GPU, AgentProcess, eventually
+from tests.node.support import GPU, AgentProcess
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.node.conftest import StartTenant

@@ -163,9 +163,9 @@ class CrashError(BaseException):
 STEPS = ["create before", "create after", "fill before", "fill after"]
 
 
-@pytest.mark.parametrize("step", STEPS)
-@on_machine()
-def test_a_crash_while_making_is_undone_by_the_next_start(step: str) -> None:
+@contextmanager
+def crashing(step: str) -> Iterator[None]:
+    """The agent dies there."""
     function, moment = step.split()
     real = getattr(mig, function)
 
@@ -174,9 +174,16 @@ def test_a_crash_while_making_is_undone_by_the_next_start(step: str) -> None:
             real(*arguments)
         raise CrashError
 
+    with mock.patch.object(mig, function, crash), pytest.raises(CrashError):
+        yield
+
+
+@pytest.mark.parametrize("step", STEPS)
+@on_machine()
+def test_a_crash_while_making_is_undone_by_the_next_start(step: str) -> None:
     with partitions() as ours:
         kept = ours.make(uuid(), "1g.5gb", 6)
-        with mock.patch.object(mig, function, crash), pytest.raises(CrashError):
+        with crashing(step):
             ours.make(uuid(), "2g.10gb", 0)
         assert len(ours.ours()) == 2
         again = Partitions(ours._folder)
@@ -187,16 +194,8 @@ def test_a_crash_while_making_is_undone_by_the_next_start(step: str) -> None:
 @pytest.mark.parametrize("step", STEPS)
 @on_machine()
 def test_asking_again_after_a_crash_makes_it_whole(step: str) -> None:
-    function, moment = step.split()
-    real = getattr(mig, function)
-
-    def crash(*arguments: Any) -> None:  # noqa: ANN401 - whatever the real one takes
-        if moment == "after":
-            real(*arguments)
-        raise CrashError
-
     with partitions() as ours:
-        with mock.patch.object(mig, function, crash), pytest.raises(CrashError):
+        with crashing(step):
             ours.make(uuid(), "2g.10gb", 0)
         made = Partitions(ours._folder).make(uuid(), "2g.10gb", 0)
         assert places() == [("2g.10gb", 0)]

@@ -16,7 +16,8 @@ from gpuslice.node.attached import Identity
 from gpuslice.node.page import UNIT
 from gpuslice.node.records import GpuRecord, SessionRecord
 from gpuslice.node.session import Session, write_session
-from tests.node.support import GPU, OTHER_GPU, AgentProcess, eventually
+from tests.node.support import GPU, OTHER_GPU, AgentProcess
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,8 @@ import pytest
 from gpuslice.node import page
 from gpuslice.node.errors import AgentError
 from gpuslice.node.page import UNIT
-from tests.node.support import AgentProcess, eventually
+from tests.node.support import AgentProcess
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.model.gpus import PRESETS, GpuModel, model_named
+from gpuslice.model.gpus import PRESETS, GpuModel, model_named, with_article
 from gpuslice.model.mig import MediaExtension, MigPlacement, MigProfile
 
 if TYPE_CHECKING:
@@ -131,3 +131,10 @@ def test_every_number_of_a_model_is_there(model: GpuModel) -> None:
 def test_presets_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         PRESETS["A100-40GB"] = PRESETS["T4"]  # type: ignore[index]
+
+
+def test_a_model_has_the_article_with_which_it_is_spoken() -> None:
+    spoken = [
+        with_article(name) for name in ("A100-40GB", "H100-80GB", "L4", "RTX-4090", "T4", "B200", "Quadro", "Ada")
+    ]
+    assert spoken == ["an A100-40GB", "an H100-80GB", "an L4", "an RTX-4090", "a T4", "a B200", "a Quadro", "an Ada"]

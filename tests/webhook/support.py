@@ -21,8 +21,9 @@ import uvloop
 from gpuslice.admission.server.collaborators import Cluster, StaticCluster
 from gpuslice.admission.server.identity import Identity
 from gpuslice.admission.server.webhook import Options, Webhook
-from tests.node.support import PATIENCE_SECONDS, clean_environment, read_line
+from tests.node.support import clean_environment, read_line
 from tests.unit.admission.making import container, pod, review_of
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

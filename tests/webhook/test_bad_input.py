@@ -10,7 +10,7 @@ import pytest
 from gpuslice.admission.server.connection import Limits
 from gpuslice.admission.server.requests import MAX_HEAD_BYTES
 from tests.unit.admission.making import container, pod, review_of
-from tests.webhook.support import CASTSLICE, HAMI, JSON, NO_GPU, Client, request
+from tests.webhook.support import CASTSLICE, HAMI, JSON, NO_GPU, UID, Client, request
 
 if TYPE_CHECKING:
     from tests.webhook.conftest import StartServer
@@ -62,29 +62,50 @@ def test_ten_thousand_containers_are_answered(server: ServerThread, path: str) -
         client.send(request("POST", path, review_of(crowd), JSON))
         # The others do not wait for it.
         assert server.review(CASTSLICE).response["allowed"]
-        assert client.receive().response["allowed"] is (path == "/validate")
+        response = client.receive().response
+        assert response["allowed"] is (path == "/validate")
+        assert response["allowed"] or "has 10000 containers" in response["status"]["message"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_above_the_limit_is_refused_and_the_client_hears_why(serve: StartServer, chunked: bool) -> None:  # noqa: FBT001 - a parameter
     server = serve(limits=Limits(body_bytes=100_000))
     assert server.review(review_of(NO_GPU) + b" " * 50_000).response["allowed"]
-    body = review_of(NO_GPU) + b" " * 5 * MEBIBYTE
-    if chunked:
-        head = (
-            b"POST /mutate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        data = head + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
-    else:
-        data = request("POST", "/mutate", body, JSON)
     with server.connect() as client:
-        client.send(data)
+        client.send(_large(b"[" + b" " * 5 * MEBIBYTE, chunked=chunked))
         answer = client.receive()
         assert (answer.status, answer.headers["connection"]) == (413, "close")
         assert "longer than 100000 bytes" in answer.text
         assert client.rest() == b""
     assert server.faults("body_too_large") == 1
     assert server.review(NO_GPU).response["allowed"]
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate", "/validate-policy"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_review_above_the_limit_is_denied(serve: StartServer, path: str, chunked: bool) -> None:  # noqa: FBT001 - a parameter
+    # With any other answer the failurePolicy would decide, and let the pod pass.
+    server = serve(limits=Limits(body_bytes=100_000))
+    with server.connect() as client:
+        client.send(_large(review_of(HAMI) + b" " * 5 * MEBIBYTE, path, chunked=chunked))
+        answer = client.receive()
+        assert answer.headers["connection"] == "close"
+        response = answer.response
+        assert (response["uid"], response["allowed"], response["status"]["code"]) == (UID, False, 413)
+        assert "longer than 100000 bytes" in response["status"]["message"]
+        assert client.rest() == b""
+    assert server.faults("body_too_large") == 1
+    assert server.review(HAMI).response["allowed"]
+
+
+def _large(body: bytes, path: str = "/mutate", *, chunked: bool) -> bytes:
+    if chunked:
+        head = (
+            b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            % path.encode()
+        )
+        return head + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+    return request("POST", path, body, JSON)
 
 
 def test_who_asks_before_sending_too_much_is_told_not_to(serve: StartServer) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.node.support import PATIENCE_SECONDS, clean_environment
+from tests.node.support import clean_environment
+from tests.waiting import PATIENCE_SECONDS
 from tests.webhook.support import CASTSLICE, HAMI
 
 if TYPE_CHECKING:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuslice.admission.context import Context
 from gpuslice.admission.server import crowd
 from gpuslice.admission.server.connection import Limits
 from tests.unit.admission.making import review_of
 from tests.webhook.support import HAMI, JSON, NO_GPU, Client, eventually, request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuslice.admission.backends.dra import Template
     from tests.webhook.conftest import StartServer
 
 SHORT = 0.2
@@ -135,13 +140,57 @@ def test_half_bodies_do_not_take_all_memory(serve: StartServer, monkeypatch: pyt
         clients = [stack.enter_context(server.connect()) for _ in range(6)]
         for client in clients:
             client.send(half)
-        # Three of nine mebibytes fit: who began first goes first.
+        # Three of nine mebibytes fit: who began first goes first, and hears why.
         for client in clients[:3]:
+            answer = client.receive()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
             assert client.rest() == b""
         assert server.faults("out_of_memory") == 3
         rest = review_of(NO_GPU)
         clients[-1].send(b" " * (1024 * 1024 - len(rest)) + rest)
         assert clients[-1].receive().response["allowed"]
+
+
+def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "MAX_HELD_BYTES", 5 * 1024 * 1024)
+    waiting = Waiting()
+    server = serve(cluster=waiting)
+    large = request("POST", "/mutate", review_of(HAMI) + b" " * 2 * 1024 * 1024, JSON)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.send(large)
+            if number < 2:
+                eventually(lambda number=number: waiting.asked > number, "it waits for its template")  # type: ignore[misc]
+        # A denial: with any other answer, who sends enough at a time would pass.
+        response = clients[2].receive().response
+        assert (response["allowed"], response["status"]["code"]) == (False, 503)
+        assert "too many large requests" in response["status"]["message"]
+        server.call(waiting.over.set)
+        assert all(client.receive().response["allowed"] for client in clients[:2])
+        # What they held is free again.
+        assert server.review(review_of(HAMI) + b" " * 2 * 1024 * 1024).response["allowed"]
+
+
+class Waiting:
+    """A cluster that makes no template until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.over = asyncio.Event()
+
+    def context(self) -> Context:
+        return Context()
+
+    async def learn(self, namespace: str) -> None:
+        """Nothing to do."""
+
+    async def ensure(self, _namespace: str, _templates: Sequence[Template]) -> None:
+        self.asked += 1
+        await self.over.wait()
+
+    def synced(self) -> bool:
+        return True
 
 
 def test_a_client_that_goes_in_the_middle_leaves_nothing(serve: StartServer) -> None:

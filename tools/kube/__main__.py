@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ from tools.client_environments import cache
 HERE: Final = Path(__file__).resolve().parent
 KUBERNETES_VERSION: Final = "v1.36.3"
 #: kwok is for benchmarks only.
-NEEDED_BY_TESTS: Final = ("etcd", "kubernetes", "containerd")
+NEEDED_BY_TESTS: Final = ("etcd", "kubernetes", "containerd", "cert-manager")
 _SECONDS_BETWEEN_LINES: Final = 20.0
 
 
@@ -40,6 +40,9 @@ class Module:
     #: Further names of the first program, which looks at the name it is called by.
     names: tuple[str, ...] = ()
     linker_flags: str = "-s -w"
+    #: Files beside the programs: by name, the module that has them and the pattern of what they are put together from.
+    #: Hashed apart from the rest, so that a module without any is the one that was built before there were such.
+    files: dict[str, tuple[str, str]] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -48,6 +51,8 @@ class Module:
     @property
     def path(self) -> Path:
         digest = hashlib.sha256(repr(self).encode())
+        for file in self.files.items():
+            digest.update(repr(file).encode())
         for source in sorted(self.folder.glob("*")):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
         return cache() / "kube" / f"{self.name}-{digest.hexdigest()[:12]}"
@@ -66,20 +71,26 @@ class Module:
                 self._compile(package, made / program)
             for name in self.names:
                 (made / name).symlink_to(next(iter(self.packages)))
+            for name, (module, pattern) in self.files.items():
+                parts = sorted(self._source(module).glob(pattern))
+                (made / name).write_text("".join(part.read_text("utf-8") for part in parts), "utf-8")
             made.rename(self.path)
         finally:
             shutil.rmtree(made, ignore_errors=True)
         print(f"    {self.name}: {time.monotonic() - started:.0f} s", flush=True)
 
+    def _source(self, module: str) -> Path:
+        """The folder of a module that this one is built with, as Go keeps it."""
+        command = ["go", "list", "-m", "-f", "{{.Dir}}", module]
+        return Path(subprocess.check_output(command, cwd=self.folder, env=_environment(), text=True).strip())
+
     def _compile(self, package: str, program: Path) -> None:
-        # Whoever runs pytest or make may have flags of their own for Go; the cache must not depend on them.
-        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
         command = ["go", "build", "-v", "-trimpath", f"-ldflags={self.linker_flags}", "-o", str(program), package]
         said: list[str] = []
         shown = time.monotonic()
         compiled = 0
         with subprocess.Popen(
-            command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            command, cwd=self.folder, env=_environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
         ) as build:
             assert build.stderr is not None
             # With -v it names each package when it has compiled it, and each download.
@@ -91,6 +102,11 @@ class Module:
                     print(f"    {program.name}: {compiled} packages, now {line.strip()}", flush=True)
         if build.returncode:
             sys.exit(f"{''.join(said)}error: {' '.join(command)} failed in {self.folder}")
+
+
+def _environment() -> dict[str, str]:
+    """Whoever runs pytest or make may have flags of their own for Go; the cache must not depend on them."""
+    return os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
 
 
 _VERSION: Final = "k8s.io/component-base/version"
@@ -112,6 +128,11 @@ MODULES: Final = {
             "containerd",
             {name: f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
             linker_flags=f"-s -w -X {_CONTAINERD}/version.Version=v2.4.2",
+        ),
+        Module(
+            "cert-manager",
+            {"cert-manager": "."},
+            files={"cert-manager.yaml": ("github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_*.yaml")},
         ),
         Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     )

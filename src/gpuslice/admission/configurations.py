@@ -5,9 +5,11 @@ Three webhooks, and the reasons for what each does when it is down:
 - Pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a well-formed request then starts as it
   was written: with a whole GPU, or waiting for a resource that no node has. No deployment stands still because of us.
 - Pods with malformed requests are refused by a webhook that must answer (`Fail`), and its conditions let no other pod
-  depend on it: CEL sees that a request is malformed, so pods that ask for no GPU, well-formed ones and those that were
-  rewritten are never sent. While the first webhook answers, it has refused such pods already; what is left are those of
-  namespaces that a policy leaves alone.
+  depend on it: CEL sees that a request is malformed, so pods that ask for no GPU and well-formed ones are never sent.
+  While the first webhook answers, it has refused such pods already; what is left are those of namespaces that a policy
+  leaves alone. Pods that the first webhook has labelled are not looked at again, which saves the API server a third of
+  a millisecond for each. Who writes the label himself gains nothing: the first webhook does not read it, and while that
+  one is down, his malformed request gets him no more than a well-formed one would.
 - Policies are checked by a webhook that must answer (`Fail`). A policy is a guard that its author believes in: better
   refused for a minute than accepted and left out. No pod depends on it, and neither do deletion or an unchanged spec.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuslice.admission import match_conditions, slicepolicies
+from gpuslice.admission import marks, match_conditions, slicepolicies
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def validating(webhooks: Webhooks) -> dict[str, Any]:
     requests = _webhook(webhooks, "pods.validate.gpuslice.io", VALIDATE, "Fail", PODS) | {
         "sideEffects": "None",
         "namespaceSelector": excluding(webhooks.excluded_namespaces),
+        "objectSelector": {"matchExpressions": [{"key": marks.SLICED, "operator": "DoesNotExist"}]},
         "matchConditions": [
             {"name": "malformed-gpu-request", "expression": match_conditions.malformed(webhooks.settings)}
         ],

@@ -45,6 +45,8 @@ class Context:
     backend: Backend | None = None
     #: The memory of the GPUs in the cluster, without repetition, those that matter most first.
     gpu_sizes: tuple[int, ...] = KNOWN_GPU_SIZES
+    #: The extended resources that nodes with GPUs offer now. None: nobody knows, or there is no such node yet.
+    offered: frozenset[str] | None = None
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     #: What was answered under this context. A new one, also by `replace`, starts with nothing to remember.
     answers: Recent[Answer] = field(init=False, repr=False, compare=False, default_factory=Recent)

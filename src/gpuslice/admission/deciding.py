@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import marks
+from gpuslice.admission import holding, marks
 from gpuslice.admission.backends import dra, extended, gpu_manager
 from gpuslice.admission.decisions import NO_GPU, Decision, Denial, Outcome
-from gpuslice.admission.granting import Grant, NotAllowedError, grant
+from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
 from gpuslice.admission.patching import PodEdit
 from gpuslice.dialects import castslice, registry
 from gpuslice.dialects.asking import Reader
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from gpuslice.model.pods import Pod
     from gpuslice.model.settings import Settings
 
+#: No node runs so many in one pod, and each that is looked at takes time from the pods of others.
+_MOST_CONTAINERS: Final = 512
 _USUAL_SCHEDULERS: Final = (None, "", "default-scheduler")
 
 
 def decide(pod: Pod, subject: Subject, context: Context) -> Decision:
     """What is to happen to the pod. Never raises for anything that a pod can say."""
-    if not registry.may_ask(pod, context.settings.whole_resource):
+    if not registry.may_ask(pod, context.settings):
         return NO_GPU
     return decide_under(context.policies.choose(subject), pod, context)
 
@@ -46,8 +48,20 @@ def decide_under(choice: Choice, pod: Pod, context: Context) -> Decision:
             rule=choice.rule,
             failures=choice.failures,
         )
-    decision = _Deciding(pod, choice, context).run()
+    decision = _too_many_containers(pod, choice) or _Deciding(pod, choice, context).run()
     return _warn_only(decision) if choice.rule.warn_only else decision
+
+
+def _too_many_containers(pod: Pod, choice: Choice) -> Decision | None:
+    spec = pod.spec
+    count = 0 if spec is None else len(spec.containers or ()) + len(spec.init_containers or ())
+    if count <= _MOST_CONTAINERS:
+        return None
+    message = (
+        f"spec: the pod asks for a GPU and has {count} containers; at most {_MOST_CONTAINERS} are looked at, split it"
+    )
+    denial = Denial(message=message, malformed=False)
+    return Decision(outcome=Outcome.DENIED, denial=denial, rule=choice.rule, failures=choice.failures)
 
 
 class _Deciding:
@@ -61,20 +75,23 @@ class _Deciding:
             pod, _settings(self._rule, context), opted_in=self._rule.participation is Participation.OPT_IN
         )
         self._target = self._rule.target_resource or context.settings.shared_resource
-        self._served = marks.Served(pod, context.settings, self._target)
+        self._served = marks.Served(self._reader, self._target)
         self._readings: tuple[Reading, ...] = ()
         self._grants: tuple[Grant, ...] = ()
 
     def run(self) -> Decision:
         try:
-            self._readings = tuple(read_pod(self._reader, self._served))
+            self._readings = tuple(read_pod(self._reader, self._served.answers))
             if not self._readings:
-                return self._untouched("it asks for no GPU in a dialect, or has its slice already")
+                self._check_held(PodEdit(self._reader.pod))
+                served = any(map(self._served, self._reader.places))
+                return self._untouched("it has its slice already" if served else "it asks for no GPU in a dialect")
             self._grants = tuple(
                 grant(reading, request, self._rule, self._context)
                 for reading in self._readings
                 for request in reading.asked.requests
             )
+            check_together(self._grants, self._rule)
             return self._write()
         except (RequestError, NotAllowedError) as error:
             return Decision(
@@ -99,12 +116,13 @@ class _Deciding:
     def _write(self) -> Decision:
         edit = PodEdit(self._reader.pod)
         templates, warnings = self._fill(edit, self._grants)
+        self._check_held(edit)
         edit.tolerations = self._rule.tolerations
         spec = self._reader.pod.spec
         selected = (spec.node_selector if spec else None) or {}
         edit.node_selector = {key: text for key, text in self._rule.node_selector.items() if key not in selected}
         self._mark(edit)
-        operations = (*edit.resource_operations(), *edit.annotation_operations())
+        operations = (*edit.resource_operations(), *edit.metadata_operations())
         if not operations:
             return self._untouched("it is as it should be")
         return Decision(
@@ -130,8 +148,11 @@ class _Deciding:
             self._target,
             whole_as_slots=castslice.applies(self._reader),
         )
-        gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit)
+        gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit, self._rule)
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
+
+    def _check_held(self, edit: PodEdit) -> None:
+        holding.check(self._reader.places, self._readings, edit, self._rule, self._context)
 
     def _mark(self, edit: PodEdit) -> None:
         given: dict[str, str] = {}
@@ -140,6 +161,7 @@ class _Deciding:
             given[name] = f"{given[name]} and {text}" if name in given else text
         dialects = {reading.dialect for reading in self._readings}
         backends = {str(each.backend) for each in self._grants}
+        edit.labels[marks.SLICED] = "true"
         edit.annotations |= {
             marks.SLICE: marks.merge_slices(self._reader, self._served, given),
             marks.DIALECT: marks.merge_names(self._reader, marks.DIALECT, dialects, registry.NAMES),

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuslice.admission import marks
+from gpuslice.admission.decisions import NO_GPU, Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,11 +19,11 @@ if TYPE_CHECKING:
     from gpuslice.admission.policyset import Verdict
 
 
-def explain(decision: Decision, verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    """Every step of a decision, for programs; `as_text` shows it to people."""
+def explain(decision: Decision, verdicts: Iterable[Verdict], pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Every step of a decision about the pod, for programs; `as_text` shows it to people."""
     return {
         "outcome": str(decision.outcome),
-        "reason": decision.denial.message if decision.denial else decision.reason,
+        "reason": decision.denial.message if decision.denial else _reason(decision, pod),
         "asked": [
             {
                 "container": reading.place.name,
@@ -33,6 +36,7 @@ def explain(decision: Decision, verdicts: Iterable[Verdict]) -> dict[str, Any]:
         "policy": decision.rule.label,
         "rules": [_rule(verdict, decision) for verdict in verdicts],
         "given": [_given(given) for given in decision.grants],
+        "notes": _other_nodes(decision, (pod.get("spec") or {}).get("nodeSelector") or {}),
         "patch": list(decision.operations),
         "templates": [template.name for template in decision.templates],
         "warnings": list(decision.warnings),
@@ -54,6 +58,7 @@ def _lines(title: str, explained: Mapping[str, Any]) -> Iterator[str]:
     for given in explained["given"]:
         yield f"  container {given['container']} gets {given['slice']} by the backend {given['backend']}"
         yield from (f"    {note}" for note in given["notes"])
+    yield from (f"  {note}" for note in explained["notes"])
     if explained["patch"]:
         yield "  patch:"
     for operation in explained["patch"]:
@@ -72,6 +77,23 @@ def _rule(verdict: Verdict, decision: Decision) -> dict[str, Any]:
     else:
         text = f"does not match: {verdict.reason}"
     return {"rule": rule.label, "priority": rule.priority, "matched": verdict.matched, "verdict": text}
+
+
+def _reason(decision: Decision, pod: Mapping[str, Any]) -> str:
+    """A pod whose claims are written asks for nothing any more, and is not looked at any closer: its marks tell why."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    return "it has its slice already" if decision is NO_GPU and marks.DIALECT in annotations else decision.reason
+
+
+def _other_nodes(decision: Decision, selected: Mapping[str, str]) -> list[str]:
+    """A policy's node selector fills gaps: where the pod says something else, it may end on other nodes."""
+    if decision.outcome is not Outcome.REWRITTEN:
+        return []
+    return [
+        f"spec.nodeSelector[{key}]: the pod's {selected[key]!r} stays, although the policy says {text!r}"
+        for key, text in decision.rule.node_selector.items()
+        if selected.get(key, text) != text
+    ]
 
 
 def _given(given: Grant) -> dict[str, Any]:

@@ -65,8 +65,9 @@ def compiled(text: str) -> Expression:
 @cache
 def _environment() -> cel.Env:
     from cel_expr_python import cel
+    from cel_expr_python.ext import ext_strings
 
-    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN))
+    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN), extensions=[ext_strings.ExtStrings()])
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ from gpuslice.model.policies import Backend
 from gpuslice.model.slices import Slice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuslice.admission.context import Context
     from gpuslice.dialects.reading import Reading
     from gpuslice.model.policies import Rule
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
 
 #: A claim can name so many alternatives.
 MAX_ALTERNATIVES: Final = 8
-
-#: Compute slices of a GPU that MIG can partition.
-_COMPUTE_SLICES: Final = 7
 
 
 class NotAllowedError(GpusliceError):
@@ -52,6 +52,8 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
         )
     backend = choose_backend(reading, rule, context)
     given, notes = _complete(reading, request, rule)
+    if given.slots is not None:
+        check_slots(reading.signs[0], given.slots, rule)
     if backend is Backend.DRA and given.slots is not None:
         given = _without_slots(reading, given, rule, context.settings.slots_per_gpu)
     if backend is Backend.DRA and given.devices > MAX_DEVICES_PER_CLAIM:
@@ -68,6 +70,25 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
     return Grant(
         reading=reading, slice=given, backend=backend, sizes=sizes, notes=tuple(notes), warnings=tuple(warnings)
     )
+
+
+def check_together(grants: Iterable[Grant], rule: Rule) -> None:
+    """A container that names several MIG profiles has a grant for each."""
+    most = rule.maximum.devices
+    if most is None:
+        return
+    devices: Counter[str] = Counter()
+    for given in grants:
+        place = given.reading.place.field
+        devices[place] += given.slice.devices
+        if devices[place] > most:
+            raise _too_many_devices(given.reading, rule, devices[place])
+
+
+def check_slots(field: str, slots: int, rule: Rule) -> None:
+    most = rule.maximum.slots
+    if most is not None and slots > most:
+        raise not_allowed(field, rule, f"asks for {slots} slots; at most {most} are allowed")
 
 
 def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
@@ -92,7 +113,11 @@ def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, li
     model = request.gpu_model
     if rule.gpu_model is not None:
         if model is not None and model != rule.gpu_model:
-            raise _not_allowed(reading, rule, f"asks for a {model}, but these pods get a {rule.gpu_model}")
+            raise _not_allowed(
+                reading,
+                rule,
+                f"asks for {gpus.with_article(model)}, but these pods get {gpus.with_article(rule.gpu_model)}",
+            )
         if model is None:
             notes.append(f"the GPU model is {rule.gpu_model}, by policy")
         model = rule.gpu_model
@@ -108,7 +133,7 @@ def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, li
         memory = request.memory_fraction
     elif rule.defaults.memory is not None:
         memory = rule.defaults.memory
-        notes.append(f"the memory is {kubernetes_quantities.format_bytes(memory)}, by default of the policy")
+        notes.append(f"the memory is {kubernetes_quantities.describe_bytes(memory)}, by default of the policy")
     else:
         memory = Fraction(1)
     cores = request.cores
@@ -139,11 +164,9 @@ def _check(reading: Reading, given: Slice, rule: Rule) -> None:
     most = rule.maximum
     cores, memory = given.cores, given.memory
     if given.mig_profile is not None:
-        profiles = slices.mig_profiles_named(given.mig_profile)
-        cores = max(100 * profile.compute_slices // _COMPUTE_SLICES for profile in profiles)
-        memory = max(profile.memory_bytes for profile in profiles)
+        cores, memory = slices.mig_size(given.mig_profile)
     if most.memory is not None and isinstance(memory, int) and memory > most.memory:
-        asked, allowed = map(kubernetes_quantities.format_bytes, (memory, most.memory))
+        asked, allowed = map(kubernetes_quantities.describe_bytes, (memory, most.memory))
         raise _not_allowed(reading, rule, f"asks for {asked} of GPU memory; at most {allowed} is allowed")
     if most.cores is not None and given.slots is None:
         if cores == 0:
@@ -155,9 +178,11 @@ def _check(reading: Reading, given: Slice, rule: Rule) -> None:
         if cores > most.cores:
             raise _not_allowed(reading, rule, f"asks for {cores}% of a GPU's cores; at most {most.cores}% is allowed")
     if most.devices is not None and given.devices > most.devices:
-        raise _not_allowed(reading, rule, f"asks for {given.devices} devices; at most {most.devices} are allowed")
-    if most.slots is not None and given.slots is not None and given.slots > most.slots:
-        raise _not_allowed(reading, rule, f"asks for {given.slots} slots; at most {most.slots} are allowed")
+        raise _too_many_devices(reading, rule, given.devices)
+
+
+def _too_many_devices(reading: Reading, rule: Rule, count: int) -> NotAllowedError:
+    return _not_allowed(reading, rule, f"asks for {count} devices; at most {rule.maximum.devices} are allowed")
 
 
 def _sizes(
@@ -173,7 +198,7 @@ def _sizes(
     fitting = [size for size in sizes if most is None or slices.memory_on(size, given.memory) <= most]
     if not fitting or (backend is not Backend.DRA and len(fitting) < len(sizes)):
         assert most is not None, "without a maximum every size fits"
-        allowed = kubernetes_quantities.format_bytes(most)
+        allowed = kubernetes_quantities.describe_bytes(most)
         raise _not_allowed(
             reading,
             rule,
@@ -192,6 +217,10 @@ def _sizes_of_model(name: str | None) -> tuple[int, ...]:
     return (model.memory_bytes,) if model else ()
 
 
-def _not_allowed(reading: Reading, rule: Rule, reason: str) -> NotAllowedError:
+def not_allowed(field: str, rule: Rule, reason: str) -> NotAllowedError:
     by = f" (policy {rule.label})" if rule.policy else ""
-    return NotAllowedError(f"{reading.signs[0]}: {reason}{by}")
+    return NotAllowedError(f"{field}: {reason}{by}")
+
+
+def _not_allowed(reading: Reading, rule: Rule, reason: str) -> NotAllowedError:
+    return not_allowed(reading.signs[0], rule, reason)

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuslice.dialects.asking import Reader
-    from gpuslice.model.pods import Place, Pod
-    from gpuslice.model.settings import Settings
+    from gpuslice.model.pods import Place
 
 SLICE: Final = "gpuslice.io/slice"
 DIALECT: Final = "gpuslice.io/dialect"
 POLICY: Final = "gpuslice.io/policy"
 BACKEND: Final = "gpuslice.io/backend"
 
+#: All of them: annotations.
+NAMES: Final = (SLICE, DIALECT, POLICY, BACKEND)
+
+#: A label, so that such pods can be selected: by people, and by the API server without reading the pod.
+SLICED: Final = "gpuslice.io/sliced"
+
 #: Claims that admission made, and templates too, are named so.
 PREFIX: Final = "gpuslice-"
 
 
 class Served:
-    """Which containers an earlier call gave their slices.
+    """Which containers an earlier call gave their slices, so that annotations do not ask for them once more.
 
-    The marks alone prove nothing, anybody can write them: the container must also hold something that was given to it.
+    Anybody can write marks, and hold such things besides. It gets him nothing: a pod without those annotations could
+    hold the same, and `holding` counts it alike.
     """
 
-    def __init__(self, pod: Pod, settings: Settings, target_resource: str) -> None:
-        self._marked = DIALECT in pod.annotations
-        self._resources = (target_resource, settings.whole_resource)
+    def __init__(self, reader: Reader, target_resource: str) -> None:
+        spec = reader.pod.spec
+        self._places = reader.places
+        self._dialects = frozenset(reader.annotations.get(DIALECT, "").split(", "))
+        self._marked = DIALECT in reader.annotations
+        self._resources = (target_resource, reader.settings.whole_resource)
         self._claims = {
             claim.name
-            for claim in (pod.spec.resource_claims if pod.spec else None) or ()
+            for claim in (spec.resource_claims if spec else None) or ()
             if (claim.resource_claim_template_name or "").startswith(PREFIX)
         }
 
@@ -41,6 +51,16 @@ class Served:
         if any(claim.name in self._claims for claim in place.claims):
             return True
         return any(name in place.limits for name in self._resources)
+
+    def answers(self, dialect: str) -> bool:
+        """Whether what the pod's annotations ask in the dialect was given: perhaps to a container that is not the first
+        any more, because another webhook has put one before it.
+        """
+        return dialect in self._dialects and self._any
+
+    @cached_property
+    def _any(self) -> bool:
+        return any(map(self, self._places))
 
 
 def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> str:

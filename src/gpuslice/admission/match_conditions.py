@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission import marks
 from gpuslice.dialects import hami, instaslice, kai, native, registry, vcuda
-from gpuslice.model.slices import known_mig_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 _CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
 _ANNOTATIONS: Final = "object.metadata.annotations"
+_HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _LIMITS: Final = "c.resources.limits"
 
 #: A superset of what Python takes for white space, for RE2.
@@ -28,39 +28,43 @@ _SPACE: Final = r"[\s\p{Z}\x{85}\x0b\x1c-\x1f]*"
 _FRACTION: Final = rf"^{_SPACE}([0-9]{{1,9}}|[0-9]{{0,9}}\.[0-9]{{1,18}}|[0-9]{{1,9}}\s*/\s*[0-9]{{1,9}}){_SPACE}$"
 _NO_FRACTION: Final = rf"^{_SPACE}(0+|0*\.0+|0+\s*/.*|.*/\s*0+){_SPACE}$"
 _ABOVE_ONE: Final = rf"^{_SPACE}0*([2-9]|[1-9][0-9]+|1\.0*[1-9])[0-9.]*{_SPACE}$"
+_ONE: Final = rf"^{_SPACE}0*1(\.0+)?{_SPACE}$"
+#: Without the separators that Python trims and CEL does not.
+_RATIO: Final = r"^[\s\p{Z}\x{85}\x0b]*[0-9]{1,9}[\s\x0b]*/[\s\x0b]*[0-9]{1,9}[\s\p{Z}\x{85}\x0b]*$"
+_NAMES: Final = r"^[^\x1c-\x1f]*$"
+_MODEL: Final = rf"^{_SPACE}{native.MODEL}{_SPACE}$"
 _NUMBER: Final = "^[0-9]{1,9}$"
 _ZERO: Final = "^0+$"
 #: The API server has seen to it that quantities are whole, not negative, and written in one way.
 _UP_TO_100: Final = "^([1-9]?[0-9]|100)$"
 _SHARE_OF_A_GPU: Final = "^[1-9][0-9]?$"
-_SHARE_OR_WHOLE_GPUS: Final = "^[0-9]{1,2}$|00$|[a-zA-Z]"
+#: Up to 99, or a multiple of 100: thousands always are, powers of 1024 if there are 25 of them.
+_SHARE_OR_WHOLE_GPUS: Final = "^[0-9]{1,2}$|00$|[kMGTPE]$|[eE][+]?[0-9]+$|(00|25|50|75)[KMGTPE]i$"
 
 
 def may_ask(settings: Settings) -> str:
     """Whether anything in the pod could be a request."""
-    named = f"n == {quote(settings.whole_resource)}"
-    sign = _any([*(f"n.startsWith({quote(prefix)})" for prefix in registry.RESOURCE_PREFIXES), named])
+    named = [f"n == {quote(name)}" for name in (settings.whole_resource, settings.shared_resource)]
+    sign = _any([*(f"n.startsWith({quote(prefix)})" for prefix in registry.RESOURCE_PREFIXES), *named])
     parts = _any(f"has(c.resources.{part}) && c.resources.{part}.exists(n, {sign})" for part in ("limits", "requests"))
-    annotated = _any(_annotated(name) for name in registry.ANNOTATIONS)
-    return _any([annotated, f"{_CONTAINERS}.exists(c, has(c.resources) && {parts})"])
+    annotated = _any(map(_annotated, registry.ANNOTATIONS))
+    return _any([_all([_HAS_ANNOTATIONS, annotated]), f"{_CONTAINERS}.exists(c, has(c.resources) && {parts})"])
 
 
 def malformed(settings: Settings) -> str:
     """Whether the pod asks in a way that has no meaning, whoever it belongs to."""
-    whole = settings.whole_resource
-    return _any(
+    # What annotations asked for stays on the pod that was served. It is not read again.
+    annotations = _all([f"!{_annotated(marks.DIALECT)}", _any(_malformed_annotations(settings.whole_resource))])
+    return _all(
         [
-            _in_a_container(_malformed_resources(whole)),
-            _all(
+            # First, because most pods end here.
+            may_ask(settings),
+            _any(
                 [
-                    _annotated(settings.castslice_optimize),
-                    f'{_annotation(settings.castslice_optimize)} == "true"',
-                    _bad_number(settings.castslice_ratio),
-                    _in_a_container([_asked(whole)]),
+                    _in_a_container(_malformed_resources(settings.whole_resource)),
+                    _all([_HAS_ANNOTATIONS, _any([_malformed_castslice(settings), annotations])]),
                 ]
             ),
-            # Annotations stay on the pod that was served. They are not read again, so they are not looked at again.
-            _all([f"!{_annotated(marks.DIALECT)}", _any(_malformed_annotations())]),
         ]
     )
 
@@ -73,7 +77,7 @@ def quote(text: str) -> str:
 def _malformed_resources(whole: str) -> list[str]:
     mig = (
         f"{_LIMITS}.exists(n, n.startsWith({quote(instaslice.PREFIX)}) && {_LIMITS}[n] != {quote('0')}"
-        f" && !(n in {_list(map(instaslice.resource_of, known_mig_profiles()))}))"
+        f" && !{_matches('n', f'^{instaslice.PREFIX}{instaslice.FORM}$')})"
     )
     core = quote(vcuda.CORE)
     amount = f"{_LIMITS}[{core}]"
@@ -90,32 +94,58 @@ def _malformed_resources(whole: str) -> list[str]:
 
 def _two_ways(whole: str) -> list[str]:
     """One container, two dialects; or a dialect beside a whole GPU or a claim."""
-    profiles = f"{_LIMITS}.exists(n, n.startsWith({quote(instaslice.PREFIX)}) && {_LIMITS}[n] != {quote('0')})"
-    others = [
-        profiles,
-        _any(map(_asked, (vcuda.CORE, vcuda.MEMORY))),
-        _any(map(_asked, (native.MEMORY, native.CORES))),
-    ]
-    shares = _any(map(_asked, (hami.MEMORY, hami.MEMORY_PERCENTAGE, hami.CORES)))
+    others = [_MIG, _VCUDA, _NATIVE]
     return [
-        f"[{', '.join([*others, shares])}].filter(spoken, spoken).size() > 1",
+        f"[{', '.join([*others, _HAMI])}].filter(spoken, spoken).size() > 1",
         _all([_asked(whole), _any(others)]),
-        _all(["has(c.resources.claims)", "c.resources.claims.size() > 0", _any([*others, shares])]),
+        _all([_CLAIMED, _any([*others, _HAMI])]),
     ]
 
 
-def _malformed_annotations() -> list[str]:
+def _malformed_castslice(settings: Settings) -> str:
+    whole = _asked(settings.whole_resource)
+    optimized = f'{_annotation(settings.castslice_optimize)} == "true"'
+    beside = _in_a_container([_all([whole, _any([_HAMI, _CLAIMED])])])
+    bad_ratio = _all([_bad_number(settings.castslice_ratio), _in_a_container([whole])])
+    return _all([_annotated(settings.castslice_optimize), optimized, _any([beside, bad_ratio])])
+
+
+def _malformed_annotations(whole: str) -> list[str]:
+    """What a pod says in annotations: wrongly, of no container, or of one that asks otherwise, too."""
     fraction, memory, devices = map(_annotated, (kai.FRACTION, kai.MEMORY, kai.DEVICES))
+    asks_kai, asks_fraction = _any([fraction, memory, devices]), _annotated(native.FRACTION)
+    asks_native = _any([asks_fraction, _in_a_container([_NATIVE])])
+    resources = [_asked(whole), _MIG, _VCUDA, _HAMI]
+    beside_kai = _any([_in_limits([*resources, _NATIVE]), _CLAIMED])
+    beside_fraction = _any([_in_limits([*resources, _asked(native.MEMORY)]), _CLAIMED])
     return [
         *(_bad_fraction(name) for name in (native.FRACTION, kai.FRACTION)),
+        _all([fraction, _is_one(_annotation(kai.FRACTION))]),
         *(_bad_number(name) for name in (kai.MEMORY, kai.DEVICES)),
         _all([fraction, memory]),
         _all([devices, f"!{fraction}", f"!{memory}"]),
+        _all([asks_kai, _annotated(kai.CONTAINER), f"!{_CONTAINERS}.exists(c, {_KAI_TARGET})"]),
+        _all([asks_kai, f"{_CONTAINERS}.exists(c, {_KAI_TARGET} && has(c.resources) && {beside_kai})"]),
+        _all([asks_native, _annotated(native.CONTAINERS), _names_a_missing_container()]),
+        _all([asks_fraction, f"{_CONTAINERS}.exists(c, {_FRACTION_TARGET} && has(c.resources) && {beside_fraction})"]),
+        _all([asks_kai, asks_fraction, f"{_CONTAINERS}.exists(c, {_KAI_TARGET} && {_FRACTION_TARGET})"]),
+        _all([asks_native, _annotated(native.SHARING), f"!({_annotation(native.SHARING)} in {_list(native.WAYS)})"]),
+        _all([asks_native, _annotated(native.GPU_MODEL), f"!{_matches(_annotation(native.GPU_MODEL), _MODEL)}"]),
     ]
 
 
+def _names_a_missing_container() -> str:
+    text = _annotation(native.CONTAINERS)
+    missing = f"{text}.split(',').exists(n, !{_CONTAINERS}.exists(c, c.name == n.trim()))"
+    return _all([_matches(text, _NAMES), missing])
+
+
 def _in_a_container(clauses: Iterable[str]) -> str:
-    return f"{_CONTAINERS}.exists(c, has(c.resources) && has({_LIMITS}) && {_any(clauses)})"
+    return f"{_CONTAINERS}.exists(c, has(c.resources) && {_in_limits(clauses)})"
+
+
+def _in_limits(clauses: Iterable[str]) -> str:
+    return f"(has({_LIMITS}) && {_any(clauses)})"
 
 
 def _asked(resource: str) -> str:
@@ -136,8 +166,17 @@ def _bad_number(annotation: str) -> str:
 
 def _bad_fraction(annotation: str) -> str:
     text = _annotation(annotation)
-    bad = _any([f"!{_matches(text, _FRACTION)}", *(_matches(text, each) for each in (_NO_FRACTION, _ABOVE_ONE))])
-    return _all([_annotated(annotation), bad])
+    bad = [f"!{_matches(text, _FRACTION)}", *(_matches(text, each) for each in (_NO_FRACTION, _ABOVE_ONE))]
+    return _all([_annotated(annotation), _any([*bad, _ratio(text, ">")])])
+
+
+def _is_one(text: str) -> str:
+    return _any([_matches(text, _ONE), _ratio(text, "==")])
+
+
+def _ratio(text: str, comparison: str) -> str:
+    numerator, denominator = (f"int({text}.split('/')[{index}].trim())" for index in range(2))
+    return _all([_matches(text, _RATIO), f"{numerator} {comparison} {denominator}"])
 
 
 def _matches(text: str, pattern: str) -> str:
@@ -145,7 +184,8 @@ def _matches(text: str, pattern: str) -> str:
 
 
 def _annotated(name: str) -> str:
-    return f"(has({_ANNOTATIONS}) && {quote(name)} in {_ANNOTATIONS})"
+    """Where the pod has annotations."""
+    return f"({quote(name)} in {_ANNOTATIONS})"
 
 
 def _annotation(name: str) -> str:
@@ -162,3 +202,17 @@ def _any(clauses: Iterable[str]) -> str:
 
 def _all(clauses: Iterable[str]) -> str:
     return f"({' && '.join(clauses)})"
+
+
+#: A container `c` speaks the dialect by its resources, has claims, or is whom the pod's annotation is for.
+_MIG: Final = f"{_LIMITS}.exists(n, n.startsWith({quote(instaslice.PREFIX)}) && {_LIMITS}[n] != {quote('0')})"
+_VCUDA: Final = _any(map(_asked, (vcuda.CORE, vcuda.MEMORY)))
+_NATIVE: Final = _any(map(_asked, (native.MEMORY, native.CORES)))
+_HAMI: Final = _any(map(_asked, (hami.MEMORY, hami.MEMORY_PERCENTAGE, hami.CORES)))
+_CLAIMED: Final = "(has(c.resources.claims) && c.resources.claims.size() > 0)"
+_FIRST: Final = "c.name == object.spec.containers[0].name"
+_KAI_TARGET: Final = f"({_annotated(kai.CONTAINER)} ? c.name == {_annotation(kai.CONTAINER)} : {_FIRST})"
+_FRACTION_TARGET: Final = (
+    f"({_annotated(native.CONTAINERS)} ? {_annotation(native.CONTAINERS)}.split(',').exists(n, n.trim() == c.name)"
+    f" : {_FIRST})"
+)

@@ -30,6 +30,11 @@ _OTHERS: Final = (
     *(hami.MEMORY, hami.MEMORY_PERCENTAGE, hami.CORES),
 )
 _ANNOTATIONS: Final = "object.metadata.annotations"
+_LABEL: Final = (
+    f"[has(object.metadata.labels)"
+    f" ? JSONPatch{{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey({quote(marks.SLICED)}), value: 'true'}}"
+    f" : JSONPatch{{op: 'add', path: '/metadata/labels', value: {{{quote(marks.SLICED)}: 'true'}}}}]"
+)
 
 
 def documents(
@@ -143,7 +148,7 @@ class _Expressions:
                 operations.append(
                     f"variables.{kind}.transformList(i, c, {self._asks()} && {condition}, JSONPatch{{{operation}}})"
                 )
-        operations += [self._mark(name, value) for name, value in self._marks().items()]
+        operations += [_LABEL, *(self._mark(name, value) for name, value in self._marks().items())]
         sound = "variables.oneWay && variables.whole && variables.knownWorkload && variables.goodRatio"
         return f"variables.asking.size() > 0 && {sound} ? " + " + ".join(operations) + " : []"
 
@@ -193,7 +198,8 @@ class _Expressions:
     def _whole_number(self) -> str:
         amount = f"quantity({self._asked()})"
         both = f"{self._in('limits')} && {self._in('requests')}"
-        same = f"c.resources.limits[{self._whole}] == c.resources.requests[{self._whole}]"
+        limit, request = (f"quantity(c.resources.{part}[{self._whole}])" for part in ("limits", "requests"))
+        same = f"{limit}.compareTo({request}) == 0"
         return f"{amount}.isInteger() && {amount}.isGreaterThan(quantity('0')) && (!({both}) || {same})"
 
     def _one_way(self) -> str:

@@ -56,6 +56,7 @@ class PodEdit:
     containers: dict[str, ContainerEdit] = field(default_factory=dict)
     #: Claim name -> template name.
     claims: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
@@ -75,12 +76,16 @@ class PodEdit:
         operations += _append("/spec/tolerations", missing, present)
         return operations + _merge("/spec/nodeSelector", self.node_selector, spec.node_selector)
 
-    def annotation_operations(self) -> list[Operation]:
+    def metadata_operations(self) -> list[Operation]:
         """What tells people about it."""
+        wanted = {"labels": self.labels, "annotations": self.annotations}
         if self.pod.metadata is None:
-            return [_add("/metadata", {"annotations": self.annotations})] if self.annotations else []
-        changed = {key: text for key, text in self.annotations.items() if self.pod.annotations.get(key) != text}
-        return _merge("/metadata/annotations", changed, self.pod.metadata.annotations)
+            return [_add("/metadata", wanted)]
+        operations = []
+        for name, present in (("labels", self.pod.labels), ("annotations", self.pod.annotations)):
+            changed = {key: text for key, text in wanted[name].items() if present.get(key) != text}
+            operations += _merge(f"/metadata/{name}", changed, present)
+        return operations
 
 
 def apply(document: Any, operations: list[Operation]) -> Any:  # noqa: ANN401 - JSON is what it is

@@ -10,9 +10,11 @@ import msgspec
 from gpuslice.admission.expressions import ExpressionError, compiled
 from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.slicepolicies import API_VERSION, KIND, DefaultsSpec, MatchSpec, MaximumSpec, SlicePolicy
+from gpuslice.dialects import resource_names
 from gpuslice.dialects.native import check_model
 from gpuslice.dialects.registry import NAMES
 from gpuslice.model import kubernetes_quantities
+from gpuslice.model.devices import SHARED_RESOURCE
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Toleration
 from gpuslice.model.policies import Backend, Defaults, Match, Maximum, Rule
@@ -52,14 +54,13 @@ def load_policies(documents: Iterable[Mapping[str, Any]]) -> LoadedPolicies:
 def parse_policy(document: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules of one SlicePolicy object, expressions compiled once to see that they can be."""
     name = _name(document)
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if (kind, version) != (KIND, API_VERSION) and isinstance(kind, str) and isinstance(version, str):
+        raise PolicyError(f"{kind} {name}: it is a {kind} of {version}, not a {KIND} of {API_VERSION}")
     try:
         policy = msgspec.convert(document, SlicePolicy)
     except msgspec.ValidationError as error:
         raise PolicyError(f"SlicePolicy {name}: {_plainly(error)}") from None
-    if policy.api_version != API_VERSION or policy.kind != KIND:
-        raise PolicyError(
-            f"SlicePolicy {name}: it is a {policy.kind} of {policy.api_version}, not a {KIND} of {API_VERSION}"
-        )
     seen: dict[str, int] = {}
     for position, rule in enumerate(policy.spec.rules):
         if rule.name in seen:
@@ -84,7 +85,7 @@ def _rule(policy: SlicePolicy, position: int) -> Rule:
         participation=spec.participation,
         dialects=None if spec.dialects is None else frozenset(spec.dialects),
         backend=spec.backend,
-        target_resource=spec.target_resource,
+        target_resource=_target_resource(spec.target_resource, where),
         presets=spec.presets,
         default_slots=spec.default_slots,
         defaults=Defaults(memory=where.read_bytes(defaults.memory, "defaults.memory"), cores=defaults.cores),
@@ -116,6 +117,8 @@ def _refuse_contradictions(rule: Rule, where: _Where) -> None:
         raise where.error("dialects", 'allows none; write participation: "OptOut" to leave pods alone')
     if rule.backend is Backend.GPU_MANAGER and "vcuda" not in (rule.dialects or NAMES):
         raise where.error("backend", "gpu-manager understands only vcuda, which dialects does not allow")
+    if rule.backend is Backend.GPU_MANAGER and rule.gpu_model is not None:
+        raise where.error("gpuModel", "gpu-manager gives any GPU; leave one of gpuModel and backend out")
 
 
 def _match(spec: MatchSpec, where: _Where) -> Match:
@@ -158,6 +161,16 @@ def _toleration(spec: TolerationSpec, where: _Where, index: int) -> Toleration:
     if spec.toleration_seconds is not None and spec.effect != "NoExecute":
         raise where.error(f"{field}.tolerationSeconds", "has a meaning only with the effect NoExecute")
     return msgspec.convert(msgspec.to_builtins(spec), Toleration)
+
+
+def _target_resource(name: str | None, where: _Where) -> str | None:
+    """Checked here, or pods would get what they did not ask for, or what the API server refuses."""
+    if name is None:
+        return None
+    try:
+        return resource_names.check(name, example=SHARED_RESOURCE)
+    except ValueError as error:
+        raise where.error("targetResource", str(error)) from None
 
 
 def _gpu_model(text: str | None, where: _Where) -> str | None:

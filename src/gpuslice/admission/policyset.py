@@ -53,6 +53,8 @@ class PolicySet:
             for key in _keys(rule):
                 self._filed[key].append(position)
         self._filed = dict(self._filed)
+        #: Whatever some rule counts slots in.
+        self.target_resources: Final = frozenset(rule.target_resource for rule in self.rules if rule.target_resource)
 
     def choose(self, subject: Subject) -> Choice:
         failures: list[Verdict] = []

@@ -6,9 +6,14 @@ reviews ask again what has just been answered. What is kept is bounded, whatever
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
+
+from gpuslice.admission import marks
+from gpuslice.dialects import registry
+from gpuslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -21,16 +26,6 @@ _Value = TypeVar("_Value")
 _GENERATION: Final = 1024  # entries, of some 5 KiB each
 #: A pod with more to read than this is rare, and not worth the memory. Bytes.
 _LARGEST: Final = 4096
-
-#: Written on each pod by what makes it, and different on each. Nobody asks for a GPU by these.
-_OF_ONE_POD: Final = frozenset(
-    (
-        "batch.kubernetes.io/job-completion-index",
-        "jobset.sigs.k8s.io/job-global-index",
-        "jobset.sigs.k8s.io/job-index",
-        "jobset.sigs.k8s.io/job-key",
-    )
-)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -59,13 +54,22 @@ class Recent(Generic[_Value]):
         return len(self._new) + len(self._old)
 
 
-def likeness(pod: Pod, rule: Rule) -> Hashable | None:
+def likeness(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
     """Equal for pods that get the same under one set of policies; None if the pod is not worth remembering.
 
-    Holds all that deciding reads of a pod and nothing of what tells the pods of one workload apart.
+    Holds all that deciding reads of a pod and nothing of what tells the pods of one workload apart: each may have
+    annotations of its own.
     """
-    annotations = pod.annotations
-    if not _OF_ONE_POD.isdisjoint(annotations):
-        annotations = {name: "" if name in _OF_ONE_POD else text for name, text in annotations.items()}
-    read = _encode((pod.metadata is not None, annotations, pod.spec))
+    annotations, labels = pod.annotations, pod.labels
+    names = _annotations_read(settings.castslice_optimize, settings.castslice_ratio, settings.castslice_workload)
+    said = [(name, annotations[name]) for name in names if name in annotations]
+    # Whether there are any decides how the first of ours is written.
+    shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(marks.SLICED))
+    read = _encode((shape, said, pod.spec))
     return (rule.policy, rule.position, read) if len(read) <= _LARGEST else None
+
+
+@cache
+def _annotations_read(optimize: str, ratio: str, workload: str) -> tuple[str, ...]:
+    settings = Settings(castslice_optimize=optimize, castslice_ratio=ratio, castslice_workload=workload)
+    return tuple(dict.fromkeys((*marks.NAMES, *registry.annotations_read(settings))))

@@ -147,11 +147,11 @@ def _read_new_pod(body: bytes) -> _PodRequest | None:
 def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
     """As `decide` has it, but for pods that are like one that was answered."""
     pod = request.object
-    if not registry.may_ask(pod, context.settings.whole_resource):
+    if not registry.may_ask(pod, context.settings):
         return _NO_GPU
     subject = _subject(pod, request.namespace, context, request.user_info, body, _POD_PATH)
     choice = context.policies.choose(subject)
-    key = likeness(pod, choice.rule)
+    key = likeness(pod, choice.rule, context.settings)
     known = context.answers.get(key)
     # Failures of expressions are of this pod alone.
     if known is None or choice.failures:

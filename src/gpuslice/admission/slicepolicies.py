@@ -23,12 +23,13 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 _DNS_LABEL: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _QUALIFIED_NAME: Final = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_RESOURCE_NAME: Final = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _LABEL_TEXT: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _ACCOUNT: Final = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 
 Name = Annotated[str, Meta(pattern=_DNS_LABEL, max_length=63)]
 Account = Annotated[str, Meta(pattern=_ACCOUNT, max_length=317)]
-ResourceName = Annotated[str, Meta(pattern=_QUALIFIED_NAME, max_length=317)]
+ResourceName = Annotated[str, Meta(pattern=_RESOURCE_NAME, max_length=317)]
 LabelKey = Annotated[str, Meta(pattern=_QUALIFIED_NAME, max_length=317)]
 LabelText = Annotated[str, Meta(pattern=_LABEL_TEXT, max_length=63)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=64)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gpuslice.admission import gpu_sizes, stored_policies
+from gpuslice.admission import gpu_sizes, offers, stored_policies
 from gpuslice.admission.context import KNOWN_GPU_SIZES, Context, UnknownNamespaceError
 from gpuslice.admission.gpu_sizes import Gpus, PublishedSlice
 from gpuslice.admission.policyset import PolicySet
@@ -60,6 +60,7 @@ class ClusterState:
         self.nodes: Final[Watch[ObjectMetadata, Gpus]] = Watch(
             api, NODES, ObjectMetadata, gpu_sizes.labelled, labels=gpu_sizes.MEMORY_LABEL
         )
+        self.offering: Final = offers.watches(api)
         self._api = api
         made_of = Context(namespace_labels=self._namespace_labels)
         self._context = replace(made_of, settings=settings) if settings is not None else made_of
@@ -75,10 +76,12 @@ class ClusterState:
         self.namespaces.store.listen(self._namespace_changed)
         self.slices.store.listen(self._gpus_changed)
         self.nodes.store.listen(self._gpus_changed)
+        for watch in self.offering:
+            watch.store.listen(self._gpus_changed)
 
     @property
     def watches(self) -> tuple[Watch[Any, Any], ...]:
-        return self.policies, self.namespaces, self.slices, self.nodes, self.templates.watch
+        return self.policies, self.namespaces, self.slices, self.nodes, self.templates.watch, *self.offering
 
     @property
     def refused(self) -> dict[str, str]:
@@ -163,10 +166,12 @@ class ClusterState:
             self._labels_matter = any(map(_looks_at_namespace, policies.rules))
         sizes = gpu_sizes.sizes(self.slices.store.values(), self.nodes.store.values()) or KNOWN_GPU_SIZES
         served = self.templates.watch.served
-        now = (policies, served, sizes)
+        offered = offers.together(self.offering)
+        now = (policies, served, sizes, offered)
         # One more GPU of a known size changes nothing; a new context would only forget what was answered.
-        if now != (self._context.policies, self._context.serves_dra, self._context.gpu_sizes):
-            self._context = replace(self._context, policies=policies, serves_dra=served, gpu_sizes=sizes)
+        old = self._context
+        if now != (old.policies, old.serves_dra, old.gpu_sizes, old.offered):
+            self._context = replace(old, policies=policies, serves_dra=served, gpu_sizes=sizes, offered=offered)
         self._cost = time.perf_counter() - started
 
 

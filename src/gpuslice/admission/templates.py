@@ -22,16 +22,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.kube import api as calls
+from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, ObjectMetadata
 from gpuslice.kube.watching import SILENCE_SECONDS, Watch
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuslice.admission.backends.dra import Template
     from gpuslice.kube.api import Api
@@ -56,16 +58,31 @@ _MOST_KNOWN: Final = 50_000
 _TRIES: Final = 4
 #: The API server waits two or three seconds for a webhook.
 _PATIENCE_SECONDS: Final = 2.0
+#: Templates that are made at a time. The others wait: pods of many kinds must not take all that the API server has.
+_MOST_AT_A_TIME: Final = 16
+#: After a failure nobody asks for that template again for so long, longer from one failure to the next. Seconds.
+SHORTEST_REST: Final = 0.2
+LONGEST_REST: Final = 5.0
+_MOST_FAILURES: Final = 4096
 
 
 class TemplateError(GpusliceError):
     """Raised when a pod's template cannot be made, so that the pod could never start."""
 
 
+@dataclass(slots=True)
+class _Failure:
+    """Why a template could not be made, and until when that is the answer."""
+
+    reason: str = ""
+    until: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(SHORTEST_REST, LONGEST_REST))
+
+
 class Templates:
     """The templates of the cluster as admission sees them. `watch` must run for `ensure` to be cheap."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self.created = 0
         #: Whether each is marked as unused.
         self.watch: Final[Watch[ObjectMetadata, bool]] = Watch(
@@ -73,8 +90,11 @@ class Templates:
         )
         self.watch.store.listen(self._told)
         self._api = api
+        self._clock = clock
         self._recent: dict[Key, float] = {}
         self._under_way: dict[Key, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._failures: dict[Key, _Failure] = {}
 
     async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
         """Returns when all of them are there and will stay. Raises TemplateError if one cannot be."""
@@ -84,28 +104,38 @@ class Templates:
 
     def _there(self, key: Key) -> bool:
         made = self._recent.get(key)
-        if made is not None and time.monotonic() - made < _RECENT_SECONDS:
+        if made is not None and self._clock() - made < _RECENT_SECONDS:
             return True
         return self.watch.store.get(*key) is False and self.watch.heard_within(STALENESS)
 
     async def _once(self, namespace: str, template: Template) -> None:
-        """Those who want the same at the same time wait for one call, which goes on if one of them gives up."""
+        """Those who want the same at the same time wait for one call, which goes on if one of them gives up. Those who
+        want it a moment after that failed hear the same again.
+        """
         key = (namespace, template.name)
         task = self._under_way.get(key)
         if task is None:
+            failure = self._failures.get(key)
+            if failure is not None and self._clock() < failure.until:
+                raise TemplateError(failure.reason)
             task = self._under_way[key] = asyncio.create_task(self._in_time(namespace, template))
             task.add_done_callback(lambda done: self._over(key, done))
         await asyncio.shield(task)
 
     def _over(self, key: Key, task: asyncio.Task[None]) -> None:
         self._under_way.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # heard, also when nobody waits any more
+        error = None if task.cancelled() else task.exception()  # heard, also when nobody waits any more
+        failure = self._failures.pop(key, None) or _Failure()
+        if isinstance(error, TemplateError):
+            failure.reason, failure.until = str(error), self._clock() + failure.backoff.seconds()
+            self._failures[key] = failure
+            while len(self._failures) > _MOST_FAILURES:
+                del self._failures[next(iter(self._failures))]
 
     async def _in_time(self, namespace: str, template: Template) -> None:
         where = f"claim template {namespace}/{template.name}"
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_PATIENCE_SECONDS), self._turns:
                 await self._make(namespace, template)
         except (ApiError, UnreachableError) as error:
             raise TemplateError(f"{where} cannot be made: {error}") from None
@@ -159,7 +189,7 @@ class Templates:
 
     def _remember(self, key: Key) -> None:
         self._recent.pop(key, None)
-        self._recent[key] = time.monotonic()
+        self._recent[key] = self._clock()
         while len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
 

@@ -57,12 +57,14 @@ class Trust:
 
     def __init__(self, api: Api, names: Iterable[tuple[Resource, str]], changed: Callable[[], None]) -> None:
         self._api = api
+        self._names: Final = tuple(names)
         self.watches: Final[Sequence[Watch[_Configuration, _Configuration]]] = [
             Watch(api, resource, _Configuration, lambda found: found, fields=f"metadata.name={name}")
-            for resource, name in names
+            for resource, name in self._names
         ]
         for watch in self.watches:
             watch.store.listen(lambda *_: changed())
+        self._missing: list[str] = []
         self._log = structlog.get_logger()
 
     def common(self) -> frozenset[str] | None:
@@ -81,10 +83,26 @@ class Trust:
 
     async def put(self, bundle: str) -> None:
         """Puts the bundle where there is another one."""
+        self._tell_missing()
         for watch in self.watches:
             for configuration in watch.store.values():
                 if names := configuration.unlike(bundle.encode()):
                     await self._put(watch.resource, configuration.metadata, names, bundle.encode())
+
+    def _tell_missing(self) -> None:
+        """Once of each: a webhook without its configuration is well, and nobody calls it."""
+        missing = [
+            f"{resource.plural}/{name}"
+            for (resource, name), watch in zip(self._names, self.watches, strict=True)
+            if not len(watch.store)
+        ]
+        if told := [each for each in missing if each not in self._missing]:
+            self._log.warning(
+                "webhook configurations are missing, and without them the API server calls no webhook; apply what "
+                "`gpuslice manifests` prints, with --url if the webhook is outside of the cluster",
+                missing=told,
+            )
+        self._missing = missing
 
     async def _put(self, resource: Resource, metadata: Metadata, names: list[str], bundle: bytes) -> None:
         changes = {

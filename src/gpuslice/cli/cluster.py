@@ -197,7 +197,13 @@ def logs(name: str, component: str, follow: bool) -> None:
 
 @command.group()
 def images() -> None:
-    """Container images of a cluster; there is no registry."""
+    """Container images of a cluster; there is no registry.
+
+    \b
+    Example:
+      docker save --output my-image.tar my-image
+      gpuslice cluster images load my-image.tar
+    """
 
 
 @images.command()

@@ -11,7 +11,7 @@ import yaml
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
 _SEPARATOR: Final = re.compile(r"^---(?:\s*$|\s*#.*$|(?=\s))", re.MULTILINE)
 
@@ -45,6 +45,24 @@ def read(text: str, name: str) -> Iterator[Document]:
             yield Document(part.strip("\n") + "\n", value)
 
 
+def decode(content: bytes, name: str) -> str:
+    """The text of a file, with its ends of lines as they are."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{name}: is not text in UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def join(texts: Iterable[str]) -> str:
+    """As one file. Each text is kept, but for a missing end of the last line before another."""
+    joined = ""
+    for text in texts:
+        if joined and not joined.endswith("\n"):
+            joined += "\n"
+        joined += f"---\n{text}" if joined and not _SEPARATOR.match(text) else text
+    return joined
+
+
 def write(value: object) -> str:
     """A document, in the order in which its keys are."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000))
@@ -59,7 +77,17 @@ def _split(text: str) -> Iterator[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain words as kubectl does: no dates, no numbers to base 60, and every key is a text."""
+    """Reads as kubectl does: no dates, no numbers to base 60, every key is a text, and nothing is inside itself."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401 - as PyYAML has it
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()  # type: ignore[no-untyped-call]  # in the stubs of PyYAML
+            node = self.anchors.get(alias.anchor)
+            if isinstance(node, yaml.CollectionNode) and node.end_mark is None:
+                raise yaml.composer.ComposerError(
+                    None, None, f"the anchor {alias.anchor!r} is used inside itself", alias.start_mark
+                )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002 - as PyYAML declares it
         found = super().construct_mapping(node, deep)

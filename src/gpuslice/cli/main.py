@@ -50,7 +50,14 @@ class _LazyGroup(click.Group):
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpuslice", message="gpuslice %(version)s")
 def command() -> None:
-    """GPU slicing: many workloads share a GPU, each inside its quota."""
+    """GPU slicing: many workloads share a GPU, each inside its quota.
+
+    \b
+    Example:
+      gpuslice run --limit 4GiB -- python train.py
+      gpuslice admit -f pod.yaml --explain
+      gpuslice manifests | kubectl apply -f -
+    """
 
 
 def main() -> None:

@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
 import click
 import msgspec
 
 from gpuslice.admission import mutating_policy
 from gpuslice.cli import documents
+from gpuslice.cli.settings_option import settings_option
 from gpuslice.installing import parts
 from gpuslice.installing.options import NAMESPACE, Options, default_image
+from gpuslice.model.policies import Backend
+
+if TYPE_CHECKING:
+    from gpuslice.dialects.settings_file import SettingsFile
+
+
+def _read_url(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _takes(text):
+        raise click.BadParameter(f"{text!r} is no address of a webhook: write for example https://webhook.example:8443")
+    return text
+
+
+def _takes(url: str) -> bool:
+    """Whether the API server takes it for a webhook's."""
+    try:
+        found = urlsplit(url)
+        return found.scheme == "https" and bool(found.hostname) and found.port != 0 and not set("@?#").intersection(url)
+    except ValueError:  # a port that is no number, for example
+        return False
 
 
 @click.command()
 @click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Where gpuslice itself runs.")
 @click.option("--image", metavar="NAME", default=default_image, help="The container image.  [default: this version's]")
 @click.option("--cert-manager", is_flag=True, help="Let cert-manager make the webhook's certificates.")
+@click.option(
+    "--node-backend", type=click.Choice([Backend.DRA.value, Backend.EXTENDED.value]), default=Backend.DRA.value,
+    show_default=True, help="What the agents offer GPUs as: for claims, or as slots, which CastSlice's pods ask for.",
+)  # fmt: skip
+@settings_option
+@click.option(
+    "--url", metavar="URL", callback=_read_url,
+    help="Print what a webhook outside of the cluster needs there; the API server reaches it at this address.",
+)  # fmt: skip
 @click.option(
     "--only", "only", type=click.Choice(list(parts.PARTS)), multiple=True,
     help="Print only this part; may be given several times.",
@@ -24,10 +56,13 @@ from gpuslice.installing.options import NAMESPACE, Options, default_image
     help="Print CastSlice's rewrite as a policy of the API server's own, which needs nothing else installed.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Form.")
-def command(
+def command(  # noqa: PLR0913, PLR0917 - options
     namespace: str,
     image: str,
     cert_manager: bool,
+    node_backend: str,
+    settings: SettingsFile,
+    url: str | None,
     only: tuple[str, ...],
     admission_policy: bool,
     output: str,
@@ -41,11 +76,22 @@ def command(
       gpuslice manifests | kubectl apply -f -
       gpuslice manifests --image registry.example/gpuslice:1 --cert-manager
       gpuslice manifests --only crds --only classes -o json
+      gpuslice manifests --settings examples/settings.toml --node-backend extended
       gpuslice manifests --admission-policy | kubectl apply -f -
+      gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
     """
-    if admission_policy and (only or cert_manager):
+    if admission_policy and (only or cert_manager or url):
         raise click.UsageError("--admission-policy stands alone: it installs no webhook")
-    options = Options(namespace=namespace, image=image, cert_manager=cert_manager)
+    if url and cert_manager:
+        raise click.UsageError("--cert-manager is for a webhook in the cluster: with --url, start it with --host")
+    options = Options(
+        namespace=namespace,
+        image=image,
+        cert_manager=cert_manager,
+        node_backend=Backend(node_backend),
+        url=url,
+        settings_file=settings,
+    )
     if admission_policy:
         objects = mutating_policy.documents(options.settings, options.webhooks.excluded_namespaces)
     else:
@@ -59,4 +105,4 @@ def command(
 
 def text(objects: list[dict[str, object]]) -> str:
     """As one file of many documents."""
-    return "---\n".join(documents.write(each) for each in objects)
+    return documents.join(documents.write(each) for each in objects)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpuslice.cli import parameters
+from gpuslice.cli.settings_option import settings_option
 from gpuslice.model import quantities
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from gpuslice.admission.context import Context
     from gpuslice.admission.server.identity import Identity
     from gpuslice.admission.server.webhook import Options, Webhook
+    from gpuslice.dialects.settings_file import SettingsFile
     from gpuslice.kube.api import Api
+    from gpuslice.model.settings import Settings
 
 
 #: A thread with a large review lets the others go on after so long.
@@ -64,6 +67,7 @@ def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str)
     "--policy", "--policies", "policies", metavar="FILE", multiple=True, type=click.File(),
     help="SlicePolicy objects that are in force, instead of a cluster's; may be given several times.",
 )  # fmt: skip
+@settings_option
 @click.option(
     "--kubeconfig", metavar="FILE", type=click.Path(path_type=Path),
     help="The cluster to serve.  [default: the one of the pod that it runs in, else none]",
@@ -73,7 +77,7 @@ def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str)
     help="How long requests are still taken after SIGTERM.",
 )  # fmt: skip
 @click.option(
-    "--max-body", metavar="SIZE", callback=_read_bytes, default="8MiB", show_default=True, help="Of one review."
+    "--max-body", metavar="SIZE", callback=_read_bytes, default="4MiB", show_default=True, help="Of one review."
 )
 @click.option(
     "--max-connections", type=click.IntRange(1), default=1024, show_default=True,
@@ -90,6 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - options
     configuration: str,
     namespace: str | None,
     policies: tuple[TextIO, ...],
+    settings: SettingsFile,
     kubeconfig: Path | None,
     drain: float,
     max_body: int,
@@ -102,13 +107,15 @@ def command(  # noqa: PLR0913, PLR0917 - options
     on answering for a while, and ends when the last request is answered; a new one can listen on the same ports in
     the meantime.
 
-    Without a cluster it decides by the policies that it is given, and makes no claim templates.
+    The settings are read at the start; the webhook configurations depend on them, so give the same file to
+    `gpuslice manifests`. Without a cluster it decides by the policies that it is given, and makes no claim templates.
 
     \b
     Example:
       gpuslice webhook --certificate tls.crt --key tls.key
       gpuslice webhook --certificate tls.crt --key tls.key --policies policy.yaml --port 9443
-      gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host 192.0.2.7
+      gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
+      gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host webhook.example
       curl --cacert ca.crt -H 'Content-Type: application/json' -d @review.json https://localhost:8443/mutate
     """
     in_cluster = not policies and (kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ)
@@ -141,10 +148,10 @@ def command(  # noqa: PLR0913, PLR0917 - options
     )
     if in_cluster:
         own = _OwnCertificates(hosts, configuration, namespace)
-        uvloop.run(_serve_cluster(options, files or own, kubeconfig))
+        uvloop.run(_serve_cluster(options, files or own, kubeconfig, settings.settings))
     else:
         assert files is not None, "checked above"
-        uvloop.run(_serve_alone(options, files, _context(policies)))
+        uvloop.run(_serve_alone(options, files, _context(policies, settings.settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ async def _serve_alone(options: Options, files: tuple[Path, Path], context: Cont
 
 
 async def _serve_cluster(
-    options: Options, source: tuple[Path, Path] | _OwnCertificates, kubeconfig: Path | None
+    options: Options, source: tuple[Path, Path] | _OwnCertificates, kubeconfig: Path | None, settings: Settings
 ) -> None:
     from gpuslice.admission.server.certificate_files import CertificateFiles
     from gpuslice.admission.server.identity import Identity
@@ -196,7 +203,7 @@ async def _serve_cluster(
     identity = Identity()
     async with AsyncExitStack() as beside:
         api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
-        state = ClusterState(api)
+        state = ClusterState(api, settings)
         webhook = Webhook(options, state, identity)
         if isinstance(source, _OwnCertificates):
             _run_beside(beside, webhook, source.keeper(api, identity).run())
@@ -237,14 +244,14 @@ def _run_beside(stack: AsyncExitStack, webhook: Webhook, work: Coroutine[Any, An
     stack.push_async_callback(end)
 
 
-def _context(policies: tuple[TextIO, ...]) -> Context:
+def _context(policies: tuple[TextIO, ...], settings: Settings) -> Context:
     from gpuslice.admission.context import Context
 
     if not policies:
-        return Context()
+        return Context(settings=settings)
     from gpuslice.cli.admit import load_policy_files
 
-    return Context(policies=load_policy_files(policies))
+    return Context(settings=settings, policies=load_policy_files(policies))
 
 
 def _say_ready(reviews: str, metrics: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 _ROOT: Final = Path("/sys/fs/cgroup")
 #: A new cpuset can hold no process until it is told its processors and memory.
 _CPUSET: Final = ("cpuset.cpus", "cpuset.mems")
+_SECONDS_TO_EMPTY: Final = 10.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 
 def create(name: str) -> None:
@@ -30,11 +33,26 @@ def create(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Removes the groups, innermost first. Their processes must have ended."""
+    """Removes the groups, innermost first. Their processes must have ended; kernels differ in when they let them go."""
+    latest = time.monotonic() + _SECONDS_TO_EMPTY
     for hierarchy in _hierarchies():
         for folder in sorted((hierarchy / name).glob("**/"), key=lambda path: len(path.parts), reverse=True):
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
+            while not _is_removed(folder):
+                if time.monotonic() > latest:
+                    raise OSError(errno.EBUSY, "there are processes in it: end them", str(folder))
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _is_removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _hierarchies() -> Iterator[Path]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import components
+from gpuslice.cluster import claims, components
 from gpuslice.cluster import node as nodes
 from gpuslice.cluster.binaries import program
 from gpuslice.cluster.control_plane import Layout
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from gpuslice.cluster.components import Component, State, Status
 
 _SECONDS_TO_STOP: Final = 60.0
+_SUPERVISOR: Final = "gpuslice.cluster.supervisor"
+#: The descriptor that a supervisor keeps open.
+_KEPT: Final = 3
 
 
 class ClusterError(GpusliceError):
@@ -84,15 +87,23 @@ class Cluster:
         plan: tuple[Component, ...],
         *,
         owner: int | None = None,
+        keep: int | None = None,
         progress: Callable[[Status], None] = lambda _: None,
     ) -> None:
         """Starts the supervisor and returns when all is ready. Raises ClusterError with the end of a log if it fails.
 
-        With an owner, the cluster ends when that process does.
+        With an owner, the cluster ends when that process does. A descriptor to `keep` is open as long as it runs.
         """
         components.write(self.folder / components.PLAN, components.Plan(plan))
         (self.folder / components.STATUS).unlink(missing_ok=True)
-        supervisor = self._spawn(owner)
+        supervisor = self._spawn(owner, keep)
+        try:
+            self._wait_until_ready(supervisor, progress)
+        except BaseException:  # an interruption, too: nobody else knows yet that there is a supervisor
+            _end(supervisor)
+            raise
+
+    def _wait_until_ready(self, supervisor: int, progress: Callable[[Status], None]) -> None:
         seen = None
         while True:
             status = components.read_status(self.folder)
@@ -101,13 +112,13 @@ class Cluster:
                 progress(status)
                 if status.is_ready:
                     return
-            if os.waitpid(supervisor, os.WNOHANG) != (0, 0):
+            if os.waitid(os.P_PID, supervisor, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 raise ClusterError(self._why(seen))
             time.sleep(0.05)
 
-    def _spawn(self, owner: int | None) -> int:
+    def _spawn(self, owner: int | None, keep: int | None) -> int:
         """Not by `subprocess`, which minds that a process outlives whoever holds it: this one is meant to."""
-        arguments = [sys.executable, "-m", "gpuslice.cluster.supervisor", str(self.folder)]
+        arguments = [sys.executable, "-m", _SUPERVISOR, str(self.folder)]
         log = os.open(self.folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             return os.posix_spawn(
@@ -118,6 +129,7 @@ class Cluster:
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
+                    *([] if keep is None else [(os.POSIX_SPAWN_DUP2, keep, _KEPT)]),
                 ],
                 setsid=True,
             )
@@ -129,17 +141,13 @@ class Cluster:
         status = components.read_status(self.folder)
         if status is None or not _is_supervisor(status.supervisor, self.folder):
             return
-        descriptor = os.pidfd_open(status.supervisor)
-        try:
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-            _wait_for(descriptor, status.supervisor)
-        finally:
-            os.close(descriptor)
+        _end(status.supervisor)
 
     def remove(self) -> None:
         """Stops everything and forgets the cluster, also after its processes were killed."""
         self.stop()
-        nodes.forget(self.folder)
+        if os.geteuid() == 0:  # without, there can have been no node
+            claims.take_back(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002  # as subprocess calls it
@@ -166,13 +174,37 @@ class Cluster:
         return "\n".join(lines)
 
 
+def end_all_of(owner: int) -> None:
+    """Ends every cluster that is to end with this process, and returns when they have."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        arguments = _arguments(int(entry.name))
+        if _SUPERVISOR.encode() in arguments and arguments[-1] == str(owner).encode():
+            with contextlib.suppress(ProcessLookupError):
+                _end(int(entry.name))
+
+
 def _is_supervisor(pid: int, folder: Path) -> bool:
     """Whether this process is the supervisor of this folder, and not another that was given its number."""
+    arguments = _arguments(pid)
+    return str(folder).encode() in arguments and _SUPERVISOR.encode() in arguments
+
+
+def _arguments(pid: int) -> list[bytes]:
+    """What the process was started with; nothing if it has ended."""
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
-        return False
-    return str(folder).encode() in arguments and b"gpuslice.cluster.supervisor" in arguments
+        return []
+
+
+def _end(supervisor: int) -> None:
+    descriptor = os.pidfd_open(supervisor)
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        _wait_for(descriptor, supervisor)
+    finally:
+        os.close(descriptor)
 
 
 def _wait_for(descriptor: int, pid: int) -> None:

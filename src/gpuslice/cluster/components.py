@@ -43,6 +43,8 @@ class Component(msgspec.Struct, frozen=True, omit_defaults=True):
     stage: int = 0
     #: How long it may take to stop by itself.
     stop_seconds: float = 10.0
+    #: Run when all is stopped for good, and it with it, whether or not it had ever been started.
+    after: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import control_plane, installation
-from gpuslice.cluster import network as networks
+from gpuslice.cluster import claims, control_plane, installation
 from gpuslice.cluster import node as nodes
 from gpuslice.cluster.clusters import Cluster, ClusterError, clusters_folder, new_layout
 from gpuslice.cluster.images import catalogue
@@ -112,22 +111,26 @@ def _node(cluster: Cluster) -> nodes.Description:
 def _start_with_node(cluster: Cluster, wish: Wish, gpus: str, say: Callable[[str], None]) -> str:
     """Returns what tells the content of gpuslice's image from another's."""
     say(f"simulating {gpus}")
-    machine = machines.create(configuration.from_text(gpus, name=wish.name))
-    _bring_libraries(machine)
-    with contextlib.ExitStack() as undo:
-        undo.callback(machine.destroy)
-        network = networks.claim(cluster.folder)
-        undo.callback(networks.release, network)
-        layout = new_layout(cluster.folder, network.host)
-        node = nodes.Description(f"{wish.name}-node", network.number, machine.name)
-        plan = (*control_plane.plan(layout), nodes.plan(layout, node, stage=_NODE_STAGE))
-        # From here on the node knows what it was given, and gives it back itself.
-        undo.pop_all()
-        undo.callback(nodes.forget, cluster.folder)
+    machine_configuration = configuration.from_text(gpus, name=wish.name)
+    claims.take_back_all()
+    if wish.name in {machine.name for machine in machines.machines()}:
+        down = f"gpuslice sim down{machines.name_option(wish.name)}"
+        raise ClusterError(
+            f"a simulated machine {wish.name!r} is up: take it down with `{down}`, or use another --name"
+        )
+    claim, holding = claims.take(cluster.folder, wish.name)
+    with contextlib.ExitStack() as held, contextlib.ExitStack() as undo:
+        held.callback(os.close, holding)  # when all is well, the supervisor holds it
+        undo.callback(claims.give_back, cluster.folder)
         undo.callback(cluster.stop)
+        machine = machines.create(machine_configuration)
+        _bring_libraries(machine)
+        layout = new_layout(cluster.folder, claim.network.host)
+        node = nodes.Description(f"{wish.name}-node", claim.network.number, machine.name)
+        plan = (*control_plane.plan(layout), nodes.plan(layout, node, stage=_NODE_STAGE))
         with ThreadPoolExecutor(1) as background:
             images = background.submit(_build_images)
-            cluster.start(plan, owner=wish.owner, progress=_Progress(say))
+            cluster.start(plan, owner=wish.owner, keep=holding, progress=_Progress(say))
             content = _load_images(node, images.result(), say)
         say("waiting for the node to join")
         cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", f"--timeout={_SECONDS_TO_JOIN}s")

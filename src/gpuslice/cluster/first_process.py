@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice.cluster import cgroups
+from gpuslice.cluster import cgroups, claims
 from gpuslice.cluster import network as networks
 from gpuslice.cluster import node as nodes
 
@@ -29,12 +29,11 @@ def main(folder: Path, outside: int) -> int:
     """`outside` is a descriptor of this machine's network namespace."""
     description = nodes.description(folder.parent)
     assert description is not None
-    # This is still the machine's /proc: in it we have the number by which the machine knows us.
-    (folder / nodes.FIRST_PROCESS).write_text(f"{Path('/proc/self').readlink()}\n")
+    claims.write_first_process(description.network)
     networks.join(description.network, outside)
     os.close(outside)
     cgroups.create(description.network.label)
-    _make_file_tree(folder, description.runtime_folder)
+    _make_file_tree(folder, description.network.runtime_folder)
     socket.sethostname(description.name)
     return _run_supervisor(folder)
 

@@ -1,15 +1,14 @@
 """The addresses of a cluster's node and pods, and the link that joins the node's network to this machine's.
 
 A node has a network namespace of its own. Its only way out is a pair of virtual interfaces; everything else (the pods'
-bridge, the rules of services) is inside and goes with it. A block of addresses is claimed by making the folder of its
-number, which one process alone can; what else a cluster needs one of on this machine goes by the same number.
+bridge, the rules of services) is inside and goes with it. What else a cluster needs one of on this machine goes by the
+number of its block (see claims.py).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
-import shutil
 import subprocess
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -22,16 +21,16 @@ from gpuslice.model.errors import GpusliceError
 #: Cut into blocks of two times 256 addresses: one for the link, one for the pods.
 POOL: Final = IPv4Network("10.214.0.0/16")
 _BLOCK_PREFIX: Final = 23
+#: How many blocks there are.
+COUNT: Final = 2 ** (_BLOCK_PREFIX - POOL.prefixlen)
 #: Short, because socket addresses have room for about a hundred characters, which a state folder may not leave.
 CLAIMS: Final = Path("/run/gpuslice-cluster")
-#: In a claim: the folder of the cluster that has it.
-_CLAIMANT: Final = "cluster"
 #: The node's end of the link. Every namespace may have one of this name.
 NODE_INTERFACE: Final = "eth0"
 
 
 class NetworkError(GpusliceError):
-    """Raised when there is no free block of addresses, or a network command fails."""
+    """Raised when a network command fails."""
 
 
 @dataclass(frozen=True)
@@ -65,43 +64,16 @@ class Network:
 
     @property
     def claim(self) -> Path:
-        """There as long as the block is taken."""
+        """There as long as a cluster has the number."""
         return CLAIMS / str(self.number)
 
-
-def claim(cluster: Path) -> Network:
-    """A block of addresses that nobody uses, for the cluster in this folder. To be given back with `release`."""
-    CLAIMS.mkdir(mode=0o755, exist_ok=True)
-    routes = _routed()
-    for number in range(2 ** (_BLOCK_PREFIX - POOL.prefixlen)):
-        network = Network(number)
-        if any(network.block.overlaps(route) for route in routes):
-            continue
-        _release_if_abandoned(network)
-        try:
-            network.claim.mkdir()
-        except FileExistsError:
-            continue
-        (network.claim / _CLAIMANT).write_text(f"{cluster}\n")
-        return network
-    raise NetworkError(f"every address of {POOL} is in use: take a cluster down, or remove a route to them")
+    @property
+    def runtime_folder(self) -> Path:
+        """What is /run inside the node."""
+        return self.claim / "run"
 
 
-def release(network: Network) -> None:
-    shutil.rmtree(network.claim, ignore_errors=True)
-
-
-def _release_if_abandoned(network: Network) -> None:
-    """Somebody may have deleted a cluster's folder instead of taking the cluster down."""
-    try:
-        claimant = (network.claim / _CLAIMANT).read_text().strip()
-    except FileNotFoundError:
-        return  # free, or being claimed this moment
-    if claimant and not Path(claimant).exists():
-        release(network)
-
-
-def _routed() -> list[IPv4Network]:
+def routed() -> list[IPv4Network]:
     """What this machine has routes to, the default route aside."""
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all"))
     found = [ipaddress.ip_network(route["dst"]) for route in routes if route["dst"] != "default"]

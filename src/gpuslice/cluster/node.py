@@ -7,25 +7,19 @@ process of the node is killed, the kernel ends every container and undoes every 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.cluster import cgroups, components, containerd, kubelet
-from gpuslice.cluster import network as networks
+from gpuslice.cluster import claims, components, containerd, kubelet
 from gpuslice.cluster.binaries import installed
 from gpuslice.cluster.components import Component, Plan, Probe
 from gpuslice.cluster.kubelet import Identity
 from gpuslice.cluster.network import Network
 from gpuslice.cluster.pki import Authority
-from gpuslice.simulator import machine as machines
-from gpuslice.simulator.machine import SimulatorError
+from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
     from gpuslice.cluster.control_plane import Layout
@@ -33,9 +27,12 @@ if TYPE_CHECKING:
 COMPONENT: Final = "node"
 #: In a cluster's folder.
 FOLDER: Final = "node"
-#: In the node's folder: what its first process is told, and that process's number on this machine.
+#: In the node's folder: what its first process is told.
 DESCRIPTION: Final = "node.json"
-FIRST_PROCESS: Final = "first-process"
+
+
+class NodeError(GpusliceError):
+    """Raised when something is to be done on a node that is not there."""
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -43,7 +40,7 @@ class Description(msgspec.Struct, frozen=True):
 
     name: str
     network_number: int
-    #: The simulated machine whose GPUs the node has; it ends with the node.
+    #: The simulated machine whose GPUs the node has.
     machine: str = ""
 
     @property
@@ -51,14 +48,9 @@ class Description(msgspec.Struct, frozen=True):
         return Network(self.network_number)
 
     @property
-    def runtime_folder(self) -> Path:
-        """What is /run inside the node."""
-        return self.network.claim / "run"
-
-    @property
     def socket(self) -> Path:
         """The container runtime's, as this machine reaches it."""
-        return self.runtime_folder / Path(containerd.SOCKET).relative_to("/run")
+        return self.network.runtime_folder / Path(containerd.SOCKET).relative_to("/run")
 
 
 def plan(layout: Layout, description: Description, *, stage: int) -> Component:
@@ -83,6 +75,7 @@ def plan(layout: Layout, description: Description, *, stage: int) -> Component:
         (sys.executable, "-m", "gpuslice.cluster.node_process", str(folder)),
         ready=Probe(url=f"http://{network.node}:{kubelet.HEALTH_PORT}/healthz"),
         stage=stage,
+        after=(sys.executable, "-m", "gpuslice.cluster.claims", str(layout.folder)),
     )
 
 
@@ -96,48 +89,9 @@ def description(folder: Path) -> Description | None:
 
 def inside(folder: Path, *command: str) -> list[str]:
     """How to run this on the node of the cluster in this folder, in all its namespaces."""
-    first = (folder / FOLDER / FIRST_PROCESS).read_text().strip()
-    return [installed("nsenter"), f"--target={first}", "--mount", "--pid", "--net", "--uts", "--ipc", "--", *command]
-
-
-def clean(folder: Path, node: Description | None = None) -> None:
-    """Removes what outlives the processes of the node in this cluster's folder. They must have been told to end.
-
-    Who knows the node says so: the folder may be gone already.
-    """
-    node = node or description(folder)
-    if node is None:
-        return
-    _wait_for_first_process(folder / FOLDER)
-    networks.remove(node.network)
-    cgroups.remove(node.network.label)
-    shutil.rmtree(node.runtime_folder, ignore_errors=True)
-
-
-def forget(folder: Path, node: Description | None = None) -> None:
-    """As `clean`, and gives back what the node was given for its life."""
-    node = node or description(folder)
-    if node is None:
-        return
-    clean(folder, node)
-    networks.release(node.network)
-    if node.machine:
-        with contextlib.suppress(SimulatorError):  # somebody took it down
-            machines.find(node.machine).destroy()
-
-
-def _wait_for_first_process(folder: Path) -> None:
-    """It ends after every other process of the node."""
-    file = folder / FIRST_PROCESS
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        number = int(file.read_text())
-        descriptor = os.pidfd_open(number)
-        try:
-            # Another process may have been given its number since.
-            if str(folder).encode() in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0"):
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                poll.poll()
-        finally:
-            os.close(descriptor)
-        file.unlink()
+    node = description(folder)
+    first = claims.first_process(node.network) if node is not None else None
+    if first is None:
+        raise NodeError(f"the cluster in {folder} has no node that runs")
+    namespaces = ("--mount", "--pid", "--net", "--uts", "--ipc")
+    return [installed("nsenter"), f"--target={first.pid}", *namespaces, "--", *command]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
@@ -18,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from gpuslice.cluster import components
+from gpuslice.cluster import components, dying
 from gpuslice.cluster.components import Component, State, Status
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ _SECONDS_TO_BECOME_READY: Final = 180.0
 _ATTEMPTS_TO_BECOME_READY: Final = 5
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
-_PR_SET_PDEATHSIG: Final = 1
-_C: Final = ctypes.CDLL(None)
 
 
 class _Running:
@@ -58,7 +55,7 @@ class _Running:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=dying.with_this_process(),
                 )
             self._say(State(self.component.name, "starting", self._process.pid, restarts))
             became_ready = await self._watch(self._process, restarts)
@@ -94,6 +91,15 @@ class _Running:
         self._supervisor.write_status()
 
     async def stop(self) -> None:
+        await self._end()
+        if self.component.after:
+            with self._supervisor.log(self.component.name) as log:
+                after = await asyncio.create_subprocess_exec(
+                    *self.component.after, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            await after.wait()
+
+    async def _end(self) -> None:
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -107,11 +113,6 @@ class _Running:
             await process.wait()
 
 
-def _die_with_parent() -> None:
-    """Runs in the child. The kernel kills it when the supervisor is gone, however that went."""
-    _C.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Supervisor:
     """Everything in one folder's plan."""
 
@@ -122,7 +123,10 @@ class Supervisor:
         self._running = [_Running(component, self) for component in components.read_plan(folder).components]
 
     def log(self, name: str) -> IO[bytes]:
-        return (self._folder / components.LOGS / f"{name}.log").open("ab")
+        try:
+            return (self._folder / components.LOGS / f"{name}.log").open("ab")
+        except FileNotFoundError:  # as in `write_status`
+            return Path(os.devnull).open("ab")
 
     def write_status(self) -> None:
         states = tuple(running.state for running in self._running)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.dialects import fields
 from gpuslice.dialects.asking import Asked, Reader
 from gpuslice.model.requests import Request, RequestError
+from gpuslice.model.slices import Slice
 
 if TYPE_CHECKING:
     from gpuslice.model.pods import Place
@@ -36,8 +37,13 @@ def signs(place: Place, reader: Reader) -> tuple[str, ...]:
 
 def read(place: Place, reader: Reader) -> Asked:
     whole = reader.settings.whole_resource
-    fields.read_resource(place, whole)  # nonsense is refused, whatever the annotations say
-    return Asked(requests=(Request(slots=reader.once(_slots)),), resources=(whole,))
+    count = fields.read_resource(place, whole)  # nonsense is refused, whatever the annotations say
+    slots = reader.once(_slots)
+    warnings: tuple[str, ...] = ()
+    if count > 1:
+        field = fields.resource_field(place, whole)
+        warnings = (f"{field}: asks for {count} GPUs and gets {Slice(slots=slots).describe()}, as it would for one",)
+    return Asked(requests=(Request(slots=slots),), resources=(whole,), warnings=warnings)
 
 
 def _slots(reader: Reader) -> int:

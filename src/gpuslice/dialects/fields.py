@@ -57,13 +57,13 @@ def read_resource(place: Place, name: str) -> int:
     return amount
 
 
-def read_number(reader: Reader, name: str) -> int | None:
+def read_number(reader: Reader, name: str, remedy: str = 'write for example "2"') -> int | None:
     """An annotation that must be a positive whole number; None if the pod does not have it."""
     text = reader.annotations.get(name)
     if text is None:
         return None
     if _NUMBER.fullmatch(text) is None or int(text) == 0:
-        raise RequestError(annotation_field(name), f"{text!r} is not a positive whole number", 'write for example "2"')
+        raise RequestError(annotation_field(name), f"{text!r} is not a positive whole number", remedy)
     return int(text)
 
 

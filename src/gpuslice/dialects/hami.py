@@ -22,7 +22,8 @@ CORES: Final = "nvidia.com/gpucores"
 PRIORITY: Final = "nvidia.com/priority"
 
 _SIZES: Final = (MEMORY, MEMORY_PERCENTAGE, CORES)
-_NOT_READ: Final = (
+#: They choose GPUs. We do not follow them, and say so.
+ANNOTATIONS: Final = (
     "nvidia.com/use-gputype",
     "nvidia.com/nouse-gputype",
     "nvidia.com/use-gpuuuid",
@@ -75,7 +76,7 @@ def _devices(place: Place, count: str) -> int:
 
 
 def _warnings(place: Place, reader: Reader) -> tuple[str, ...]:
-    ignored = [fields.annotation_field(name) for name in _NOT_READ if name in reader.annotations]
+    ignored = [fields.annotation_field(name) for name in ANNOTATIONS if name in reader.annotations]
     if place.asks_by_name(PRIORITY):
         ignored.append(fields.resource_field(place, PRIORITY))
     return tuple(f"{field}: gpuslice does not read it" for field in ignored)

@@ -19,6 +19,7 @@ FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
 CONTAINER: Final = "gpu-fraction-container-name"
+ANNOTATIONS: Final = (FRACTION, MEMORY, DEVICES, CONTAINER)
 
 _MIB: Final = 1024**2
 
@@ -33,7 +34,8 @@ def signs(place: Place, reader: Reader) -> tuple[str, ...]:
 
 
 def read(_place: Place, reader: Reader) -> Asked:
-    fraction, memory = fields.read_fraction(reader, FRACTION), fields.read_number(reader, MEMORY)
+    fraction = fields.read_fraction(reader, FRACTION)
+    memory = fields.read_number(reader, MEMORY, 'it is in MiB, without a unit: write for example "2048" for 2 GiB')
     devices = fields.read_number(reader, DEVICES)
     if fraction is not None and memory is not None:
         raise RequestError(

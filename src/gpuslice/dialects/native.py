@@ -29,9 +29,14 @@ FRACTION: Final = "gpuslice.io/fraction"
 CONTAINERS: Final = "gpuslice.io/containers"
 GPU_MODEL: Final = "gpuslice.io/gpu-model"
 SHARING: Final = "gpuslice.io/sharing"
+ANNOTATIONS: Final = (FRACTION, CONTAINERS, GPU_MODEL, SHARING)
 
 #: What a model's name may be: it goes into a CEL expression, and attributes have at most 64 characters.
-_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()-]{0,63}", re.ASCII)
+MODEL: Final = "[A-Za-z0-9][A-Za-z0-9 ._+()-]{0,63}"
+#: Whether each container has a slice of its own, or all hold one together.
+WAYS: Final = ("container", "pod")
+
+_MODEL: Final = re.compile(MODEL, re.ASCII)
 
 
 def signs(place: Place, reader: Reader) -> tuple[str, ...]:
@@ -111,7 +116,7 @@ def _gpu_model(reader: Reader) -> str | None:
 
 def _shared_in_pod(reader: Reader) -> bool:
     text = reader.annotations.get(SHARING, "container")
-    if text not in ("container", "pod"):
+    if text not in WAYS:
         raise RequestError(
             fields.annotation_field(SHARING),
             f"{text!r} is not a way of sharing",

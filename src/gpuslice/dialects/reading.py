@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuslice.dialects.asking import Asked, Dialect, Reader
     from gpuslice.model.pods import Place
 
+    _Spoken = tuple[Dialect, tuple[str, ...]]
+
 #: A GPU asked of the device plugin, in no dialect.
 _PLAIN: Final = "a whole GPU"
 
@@ -30,27 +32,26 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     asked: Asked
 
 
-def read_pod(reader: Reader, served: Callable[[Place], bool]) -> list[Reading]:
+def read_pod(reader: Reader, is_answered: Callable[[str], bool]) -> list[Reading]:
     """What each container asks for, in the order in which they start.
 
-    What a container said in annotations stays there for people to see: once it is `served`, that asks for nothing more.
+    What a pod says in annotations stays there for people to see: once it `is_answered`, it asks for nothing more.
     """
     readings = []
     for place in reader.places:
-        found = _speaks(place, reader, served)
+        found = _speaks(place, reader, is_answered)
         if found is not None:
             dialect, signs = found
             readings.append(Reading(place, dialect.NAME, signs, dialect.read(place, reader)))
     return readings
 
 
-def _speaks(place: Place, reader: Reader, served: Callable[[Place], bool]) -> tuple[Dialect, tuple[str, ...]] | None:
+def _speaks(place: Place, reader: Reader, is_answered: Callable[[str], bool]) -> _Spoken | None:
     """The one dialect that the container speaks, and the fields that show it."""
     found = [(dialect, signs) for dialect in DIALECTS if (signs := dialect.signs(place, reader))]
     if not found:
         return None
-    if any(map(_only_annotated, found)) and served(place):
-        found = [entry for entry in found if not _only_annotated(entry)]
+    found = [entry for entry in found if not (_only_annotated(entry) and is_answered(entry[0].NAME))]
     # HAMi counts its shares in nvidia.com/gpu: only a pod's own annotation makes that CastSlice's as well.
     if len(found) > 1 and found[0][0].NAME == castslice.NAME and not castslice.annotated(reader):
         found = found[1:] if found[1][0].NAME == hami.NAME else found
@@ -70,7 +71,7 @@ def _speaks(place: Place, reader: Reader, served: Callable[[Place], bool]) -> tu
     return dialect, signs
 
 
-def _only_annotated(entry: tuple[Dialect, tuple[str, ...]]) -> bool:
+def _only_annotated(entry: _Spoken) -> bool:
     return all(sign.startswith("metadata.") for sign in entry[1])
 
 

@@ -5,20 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import castslice, hami, instaslice, kai, native, vcuda
+from gpuslice.model import devices
 
 if TYPE_CHECKING:
     from gpuslice.dialects.asking import Dialect
     from gpuslice.model.pods import Pod
+    from gpuslice.model.settings import Settings
 
 DIALECTS: Final[tuple[Dialect, ...]] = (castslice, instaslice, vcuda, native, hami, kai)
 NAMES: Final = tuple(dialect.NAME for dialect in DIALECTS)
 
+#: Kubernetes takes the name of a device class for a resource, and makes the claim itself: for all of a GPU, as nothing
+#: less is said. That is no dialect, but a policy has to know of it.
+CLASS_RESOURCES: Final = tuple(f"deviceclass.resource.kubernetes.io/{name}" for name in devices.CLASS_SELECTORS)
+
 #: The signs of a request, whatever the dialect: how resources begin, and annotations that need no resource beside them.
-RESOURCE_PREFIXES: Final = ("nvidia.com/", "tencent.com/vcuda-", "gpuslice.io/")
+RESOURCE_PREFIXES: Final = ("nvidia.com/", "tencent.com/vcuda-", "gpuslice.io/", *CLASS_RESOURCES)
 ANNOTATIONS: Final = (native.FRACTION, kai.FRACTION, kai.MEMORY, kai.DEVICES)
 
 
-def may_ask(pod: Pod, whole_resource: str) -> bool:
+def annotations_read(settings: Settings) -> tuple[str, ...]:
+    """Every annotation that some dialect looks at."""
+    configured = (settings.castslice_optimize, settings.castslice_ratio, settings.castslice_workload)
+    return (*configured, *vcuda.ANNOTATIONS, *native.ANNOTATIONS, *hami.ANNOTATIONS, *kai.ANNOTATIONS)
+
+
+def may_ask(pod: Pod, settings: Settings) -> bool:
     """Whether anything in the pod could be a request. Cheap, because most pods of a cluster end here."""
     annotations = pod.annotations
     if any(name in annotations for name in ANNOTATIONS):
@@ -26,6 +38,7 @@ def may_ask(pod: Pod, whole_resource: str) -> bool:
     spec = pod.spec
     if spec is None:
         return False
+    configured = (settings.whole_resource, settings.shared_resource)
     for containers in (spec.containers, spec.init_containers):
         for container in containers or ():
             resources = container.resources
@@ -33,6 +46,6 @@ def may_ask(pod: Pod, whole_resource: str) -> bool:
                 continue
             for names in (resources.limits, resources.requests):
                 for name in names or ():
-                    if name.startswith(RESOURCE_PREFIXES) or name == whole_resource:
+                    if name.startswith(RESOURCE_PREFIXES) or name in configured:
                         return True
     return False

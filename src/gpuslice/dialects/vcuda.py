@@ -20,6 +20,7 @@ CORE: Final = "tencent.com/vcuda-core"
 MEMORY: Final = "tencent.com/vcuda-memory"
 #: What gpu-manager reads from the pod beside the resources: how much of the compute may be used at most.
 CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
+ANNOTATIONS: Final = (CORE_LIMIT,)
 _UNIT: Final = 256 * 1024**2
 
 

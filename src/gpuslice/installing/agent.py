@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.installing.objects import Object, account, labels, metadata, rule, selector
 from gpuslice.installing.options import AGENT
+from gpuslice.model import devices
+from gpuslice.model.policies import Backend
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
+    from gpuslice.model.settings import Settings
 
 _METRICS_PORT: Final = 9500
 _STATE: Final = "/run/gpuslice"
@@ -16,11 +19,9 @@ _KUBELET: Final = "/var/lib/kubelet"
 _CDI: Final = "/var/run/cdi"
 #: What the agent shares with the node.
 _FOLDERS: Final = {"state": _STATE, "kubelet": _KUBELET, "cdi": _CDI, "devices": "/dev"}
-#: NVIDIA's own label on nodes with a GPU, and ours for where nobody sets it.
-_NODE_LABELS: Final = ("nvidia.com/gpu.present", "gpuslice.io/gpu-node")
 
 
-def _arguments() -> list[str]:
+def _arguments(options: Options) -> list[str]:
     return [
         "agent",
         "--kubernetes",
@@ -29,6 +30,17 @@ def _arguments() -> list[str]:
         f"--cdi-dir={_CDI}",
         f"--metrics=0.0.0.0:{_METRICS_PORT}",
         "--log=json",
+        *(_slots(options.settings) if options.node_backend is Backend.EXTENDED else ()),
+    ]
+
+
+def _slots(settings: Settings) -> list[str]:
+    """The webhook reckons with the same."""
+    return [
+        f"--backend={Backend.EXTENDED}",
+        f"--shared-resource={settings.shared_resource}",
+        f"--whole-resource={settings.whole_resource}",
+        f"--slots-per-gpu={settings.slots_per_gpu}",
     ]
 
 
@@ -66,7 +78,7 @@ def _pod(options: Options) -> Object:
     container = {
         "name": "agent",
         "image": options.image,
-        "args": _arguments(),
+        "args": _arguments(options),
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": _METRICS_PORT}],
         "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 2, "failureThreshold": 60},
@@ -99,5 +111,7 @@ def _pod(options: Options) -> Object:
 
 
 def _on_gpu_nodes() -> Object:
-    terms = [{"matchExpressions": [{"key": label, "operator": "In", "values": ["true"]}]} for label in _NODE_LABELS]
+    terms = [
+        {"matchExpressions": [{"key": label, "operator": "In", "values": ["true"]}]} for label in devices.NODE_LABELS
+    ]
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

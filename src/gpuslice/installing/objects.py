@@ -75,7 +75,11 @@ def account(name: str, options: Options, everywhere: Sequence[Object], here: Seq
     return objects
 
 
-def deployment(name: str, options: Options, replicas: int, pod: Object) -> Object:
+def deployment(
+    name: str, options: Options, replicas: int, pod: Object, annotations: dict[str, str] | None = None
+) -> Object:
+    """The annotations are the pods' own: others make other pods."""
+    template = {"labels": labels(name)} | ({"annotations": annotations} if annotations else {})
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -85,7 +89,7 @@ def deployment(name: str, options: Options, replicas: int, pod: Object) -> Objec
             "selector": {"matchLabels": selector(name)},
             # A new one is ready before an old one goes.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": labels(name)}, "spec": pod},
+            "template": {"metadata": template, "spec": pod},
         },
     }
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.configurations import Service, Webhooks
-from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+from gpuslice.admission.configurations import Address, Service, Webhooks
+from gpuslice.dialects.settings_file import NO_FILE, SettingsFile
+from gpuslice.model.policies import Backend
+
+if TYPE_CHECKING:
+    from gpuslice.model.settings import Settings
 
 NAMESPACE: Final = "gpuslice-system"
 WEBHOOK: Final = "gpuslice-webhook"
@@ -28,12 +32,20 @@ class Options:
     image: str = field(default_factory=default_image)
     #: Whether cert-manager makes the webhook's certificates, and not we.
     cert_manager: bool = False
-    settings: Settings = field(default_factory=lambda: DEFAULT_SETTINGS)
+    #: What the agents offer GPUs as: for claims, or as slots.
+    node_backend: Backend = Backend.DRA
+    #: Where the API server reaches a webhook that runs outside of the cluster.
+    url: str | None = None
+    settings_file: SettingsFile = NO_FILE
+
+    @property
+    def settings(self) -> Settings:
+        return self.settings_file.settings
 
     @property
     def webhooks(self) -> Webhooks:
         return Webhooks(
-            target=Service(namespace=self.namespace, name=WEBHOOK),
+            target=Service(namespace=self.namespace, name=WEBHOOK) if self.url is None else Address(url=self.url),
             settings=self.settings,
             excluded_namespaces=("kube-system", self.namespace),
             certificate=f"{self.namespace}/{WEBHOOK}" if self.cert_manager else None,

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def objects(options: Options, only: Collection[str] = ()) -> list[Object]:
-    """The objects of these parts; without any, of all."""
-    return [made for name, part in PARTS.items() if not only or name in only for made in part(options)]
+    """The objects of these parts; without any, of all that the installation needs."""
+    wanted = only or (PARTS if options.url is None else _FOR_A_WEBHOOK_OUTSIDE)
+    return [made for name, part in PARTS.items() if name in wanted for made in part(options)]
 
 
 def _namespace(options: Options) -> list[Object]:
@@ -50,3 +51,4 @@ PARTS: Final[dict[str, Callable[[Options], list[Object]]]] = {
     "controller": controller.objects,
     "agent": agent.objects,
 }
+_FOR_A_WEBHOOK_OUTSIDE: Final = ("namespace", "crds", "webhook")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission import configurations, slicepolicies
 from gpuslice.admission.certificates import SECRET_NAME
+from gpuslice.installing import settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
 from gpuslice.installing.options import WEBHOOK
 
@@ -27,9 +28,19 @@ _AUTHORITY: Final = f"{WEBHOOK}-authority"
 def objects(options: Options) -> list[Object]:
     return [
         *account(WEBHOOK, options, _rights(options), _rights_at_home(options)),
+        # One that is outside has the same rights, by a token of the same account, and is run by somebody else.
+        *(_server(options) if options.url is None else ()),
+        configurations.mutating(options.webhooks),
+        configurations.validating(options.webhooks),
+    ]
+
+
+def _server(options: Options) -> list[Object]:
+    return [
         _service(options),
         *(_cert_manager(options) if options.cert_manager else ()),
-        deployment(WEBHOOK, options, _REPLICAS, _pod(options)),
+        *settings.objects(options),
+        deployment(WEBHOOK, options, _REPLICAS, _pod(options), settings.pod_annotations(options)),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -41,8 +52,6 @@ def objects(options: Options) -> list[Object]:
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         },
-        configurations.mutating(options.webhooks),
-        configurations.validating(options.webhooks),
     ]
 
 
@@ -89,15 +98,16 @@ def _pod(options: Options) -> Object:
         f"--metrics-port={_METRICS_PORT}",
         f"--drain={_DRAIN_SECONDS}s",
         "--log=json",
+        *settings.arguments(options),
     ]
+    mounts, volumes = settings.mounts(options), settings.volumes(options)
     if options.cert_manager:
         arguments += [f"--certificate={_MOUNT}/tls.crt", f"--key={_MOUNT}/tls.key"]
-        mounts = [{"name": "tls", "mountPath": _MOUNT, "readOnly": True}]
-        volumes = [{"name": "tls", "secret": {"secretName": WEBHOOK}}]
+        mounts.append({"name": "tls", "mountPath": _MOUNT, "readOnly": True})
+        volumes.append({"name": "tls", "secret": {"secretName": WEBHOOK}})
     else:
         arguments += [f"--host={name}" for name in _dns_names(options)]
         arguments.append(f"--configuration={configurations.NAME}")
-        mounts, volumes = [], []
     container = {
         "name": "webhook",
         "image": options.image,

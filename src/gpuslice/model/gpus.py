@@ -16,7 +16,17 @@ from gpuslice.model.mig import MigPlacement, MigProfile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PRESETS", "Architecture", "Brand", "GpuModel", "MigPlacement", "MigProfile", "model_named", "short_name"]
+__all__ = [
+    "PRESETS",
+    "Architecture",
+    "Brand",
+    "GpuModel",
+    "MigPlacement",
+    "MigProfile",
+    "model_named",
+    "short_name",
+    "with_article",
+]
 
 _KIB: Final = 1024
 _MIB: Final = 1024**2
@@ -191,6 +201,9 @@ _MODELS: Final = (
 
 #: The models that a user can name, by the name as we write it.
 PRESETS: Final[Mapping[str, GpuModel]] = MappingProxyType({model.name: model for model in _MODELS})
+#: Letters that begin with a vowel when they are spoken alone, as in "an L4".
+_SPOKEN_WITH_A_VOWEL: Final = frozenset("AEFHILMNORSX")
+_VOWELS: Final = frozenset("AEIOU")
 _BY_FOLDED_NAME: Final = {model.name.casefold(): model for model in _MODELS}
 _BY_PRODUCT: Final = {model.product: model for model in _MODELS}
 
@@ -201,6 +214,12 @@ def model_named(name: str) -> GpuModel:
     if model is None:
         raise ValueError(f"no GPU model is named {name!r}; the known ones are {', '.join(PRESETS)}")
     return model
+
+
+def with_article(name: str) -> str:
+    """`an A100-40GB`, `a T4`: what does not go on in small letters is spoken letter by letter."""
+    word = name[1:2].islower()
+    return f"{'an' if name[:1].upper() in (_VOWELS if word else _SPOKEN_WITH_A_VOWEL) else 'a'} {name}"
 
 
 def short_name(product: str) -> str:

@@ -51,3 +51,11 @@ def format_bytes(count: int) -> str:
         count //= 1024
         power += 1
     return f"{count}{'KMGTPE'[power - 1]}i" if power else str(count)
+
+
+def describe_bytes(count: int) -> str:
+    """The same for people: what has no unit is a number of bytes."""
+    shown = format_bytes(count)
+    if not shown.isdigit():
+        return shown
+    return f"{shown} byte{'s' if count != 1 else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuslice.model.mig import MigProfile
+
+#: Of a GPU that MIG can partition, but for the smallest ones.
+_COMPUTE_SLICES: Final = 7
+_FEWEST_COMPUTE_SLICES: Final = 4
+_GIB: Final = 1024**3
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -38,7 +43,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def describe(self) -> str:
         """For people, on the pod: `4Gi memory, 30% cores`."""
-        of_model = f" of a {self.gpu_model}" if self.gpu_model else ""
+        of_model = f" of {gpus.with_article(self.gpu_model)}" if self.gpu_model else ""
         if self.mig_profile is not None:
             text = f"MIG {self.mig_profile}"
         elif self.slots is not None:
@@ -53,9 +58,10 @@ class Slice(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def describe_memory(memory: int | Fraction) -> str:
-    """`4Gi`, `1/3 of the`, `all`: what stands before the word memory."""
+    """`4Gi`, `1 byte of`, `1/3 of the`, `all`: what stands before the word memory."""
     if isinstance(memory, int):
-        return kubernetes_quantities.format_bytes(memory)
+        shown = kubernetes_quantities.describe_bytes(memory)
+        return f"{shown} of" if " " in shown else shown
     return "all" if memory == 1 else f"{memory.numerator}/{memory.denominator} of the"
 
 
@@ -69,6 +75,17 @@ def memory_on(size: int, memory: int | Fraction) -> int:
 def mig_profiles_named(name: str) -> Sequence[MigProfile]:
     """The profiles of that name, one per GPU model that has it."""
     return [profile for model in gpus.PRESETS.values() for profile in model.mig_profiles if profile.name == name]
+
+
+def mig_size(name: str) -> tuple[int, int]:
+    """At most how many percent of a GPU's cores, and how much memory, a partition of the profile has."""
+    profiles = mig_profiles_named(name)
+    if profiles:
+        percent = max(100 * profile.compute_slices // _COMPUTE_SLICES for profile in profiles)
+        return percent, max(profile.memory_bytes for profile in profiles)
+    # Of a GPU that we have no table of: its name says it, and some have but four compute slices.
+    compute, _, rest = name.partition("g.")
+    return min(100, 100 * int(compute) // _FEWEST_COMPUTE_SLICES), int(rest.partition("gb")[0]) * _GIB
 
 
 def known_mig_profiles() -> Sequence[str]:

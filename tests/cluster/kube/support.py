@@ -19,6 +19,7 @@ import msgspec
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.resources import Metadata, Resource
+from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -31,8 +32,6 @@ V = TypeVar("V")
 ROOT: Final = Path(__file__).resolve().parents[3]
 POLICY_DEFINITION: Final = ROOT / "deploy" / "crds" / "gpuslice.io_slicepolicies.yaml"
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
-#: Generous: the machine may be busy. Nothing waits that long when it works.
-PATIENCE_SECONDS: Final = 300.0
 
 
 class ConfigMap(msgspec.Struct):
@@ -60,7 +59,8 @@ def reach(cluster: Cluster) -> Api:
 
 
 def install_policies(cluster: Cluster) -> None:
-    cluster.kubectl("apply", "-f", str(POLICY_DEFINITION))
+    # By the server: two who apply at once do not cross.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(POLICY_DEFINITION))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
 
 
@@ -97,13 +97,6 @@ class Told(Generic[V]):
             while not condition(self._store):
                 self._changed.clear()
                 await self._changed.wait()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """For what nobody tells of."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.02)
 
 
 async def all_of(calls: Iterable[Coroutine[Any, Any, object]], at_once: int = 20) -> None:

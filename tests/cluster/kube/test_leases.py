@@ -15,7 +15,8 @@ import pytest
 from gpuslice.kube.errors import LeadershipLostError
 from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.kube.resources import LEASES
-from tests.cluster.kube.support import PATIENCE_SECONDS, Cable, reach, running
+from tests.cluster.kube.support import Cable, reach, running
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

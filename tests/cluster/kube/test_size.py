@@ -21,7 +21,8 @@ from gpuslice.admission.stored_policies import SLICE_POLICIES
 from gpuslice.admission.templates import Templates
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.slices import Slice
-from tests.cluster.kube.support import PATIENCE_SECONDS, all_of, install_policies, policy, reach, running, until
+from tests.cluster.kube.support import all_of, install_policies, policy, reach, running
+from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,8 +15,9 @@ from gpuslice.admission.state import ClusterState
 from gpuslice.admission.stored_policies import SLICE_POLICIES
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES
-from tests.cluster.kube.support import install_policies, policy, running, until
+from tests.cluster.kube.support import install_policies, policy, running
 from tests.unit.admission.making import admit, container, pod
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,7 +19,8 @@ from gpuslice.controller.sweeping import Due, Sweeper
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
-from tests.cluster.kube.support import Told, reach, running, until
+from tests.cluster.kube.support import Told, reach, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,8 +26,8 @@ from tests.cluster.kube.support import (
     policy,
     restart_api_server,
     running,
-    until,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from gpuslice.cluster.clusters import Cluster
@@ -101,8 +102,8 @@ async def test_a_broken_connection_is_followed_on_from_where_it_broke(quiet_clus
 
 
 async def test_a_bookmark_moves_the_version_and_nothing_else(quiet_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The server sends one shortly before it ends a watch.
-    monkeypatch.setattr("gpuslice.kube.watching._WATCH_SECONDS", (4, 4))
+    # The server sends one two seconds before it ends a watch, if any object of the kind has changed since it began.
+    monkeypatch.setattr("gpuslice.kube.watching._WATCH_SECONDS", (3, 3))
     watch = _watch(quiet_api, "bookmark")
     told, bookmarks = Told(watch.store), []
     apply = watch._apply
@@ -117,13 +118,17 @@ async def test_a_bookmark_moves_the_version_and_nothing_else(quiet_api: Api, mon
     async with running(watch.run()):
         await _put(quiet_api, "bookmark", "bookmark-one", "1")
         await told.until(lambda store: len(store) == 1)
-        await _put(quiet_api, "another", "bookmark-other", "1")
-        await until(lambda: bookmarks)
+
+        async def bookmark_came() -> bool:
+            await _put(quiet_api, "another", "bookmark-other", secrets.token_hex())
+            return bool(bookmarks)
+
+        await until(bookmark_came, "a bookmark comes")
         await _put(quiet_api, "bookmark", "bookmark-two", "1")
         await told.until(lambda store: len(store) == 2)
 
-    found = await quiet_api.get(CONFIG_MAPS, "bookmark-other", ObjectMetadata, namespace="default")
-    assert int(bookmarks[-1]) >= int(found.metadata.resource_version)
+    seen = await quiet_api.get(CONFIG_MAPS, "bookmark-one", ObjectMetadata, namespace="default")
+    assert int(bookmarks[0]) > int(seen.metadata.resource_version)
     assert len(told.changes) == 2
     assert (watch.relists, watch.failures) == (1, 0)
 

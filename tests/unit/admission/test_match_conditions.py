@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuslice.admission import match_conditions
@@ -33,6 +33,7 @@ RESOURCES = [
     "example.com/gpu",
     "nvidia.com/gpu",
     "nvidia.com/gpu-shared",
+    *registry.CLASS_RESOURCES,
     "nvidia.com/mig-1g.5gb",
     "nvidia.com/mig-9g.1gb",
     "nvidia.com/gpumem",
@@ -44,7 +45,7 @@ RESOURCES = [
     "gpuslice.io/cores",
 ]
 #: As the API server writes them: whole, not negative, in one way.
-AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "1e3"]
+AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "25Ki", "1e3"]
 TEXTS = [
     "",
     "0",
@@ -63,28 +64,43 @@ TEXTS = [
     "0/2",
     "1/0",
     "1 / 3",
+    "5/3",
+    "3 / 3",
+    "1.0",
+    "1.01",
     "true",
+    "pod",
+    "c0",
+    "i0",
+    "c1, c0",
+    "c0,missing",
+    "A100-40GB",
+]
+SAID = [
+    *registry.ANNOTATIONS,
+    "gpu-fraction-container-name",
+    "gpuslice.io/containers",
+    "gpuslice.io/sharing",
+    "gpuslice.io/gpu-model",
+    "castops.io/optimize",
+    "castops.io/slice-ratio",
+    "gpuslice.io/dialect",
+    "other",
 ]
 
 
-def _pods() -> SearchStrategy[Object]:
+def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
+    """Those that can be `stored` have no requests of what they do not limit: the API server refuses these itself."""
     amounts = st.dictionaries(st.sampled_from(RESOURCES), st.sampled_from(AMOUNTS), max_size=3)
-    resources = st.fixed_dictionaries(
-        {},
-        optional={"limits": amounts, "requests": amounts, "claims": st.just([{"name": "mine"}]) | st.just([])},
-    )
+    claims: SearchStrategy[list[dict[str, str]]] = st.just([{"name": "mine"}]) | st.just([])
+    optional = {"limits": amounts, "claims": claims} | ({} if stored else {"requests": amounts})
+    resources = st.fixed_dictionaries({}, optional=optional)
     containers = st.builds(
         lambda given: {"name": "main"} if given is None else {"name": "main", "resources": given},
         st.none() | resources,
     )
     texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\u00a0\u3000x\n", max_size=6)
-    annotations = st.dictionaries(
-        st.sampled_from(
-            [*registry.ANNOTATIONS, "castops.io/optimize", "castops.io/slice-ratio", "gpuslice.io/dialect", "other"]
-        ),
-        texts,
-        max_size=4,
-    )
+    annotations = st.dictionaries(st.sampled_from(SAID), texts, max_size=4)
     return st.builds(
         lambda named, init, said: pod(
             *({**each, "name": f"c{index}"} for index, each in enumerate(named)),
@@ -103,18 +119,26 @@ def _holds(expression: Expression, asked: Object) -> bool:
 
 @given(asked=_pods())
 def test_a_pod_is_sent_exactly_if_it_may_ask_for_a_gpu(asked: Object) -> None:
-    expected = registry.may_ask(msgspec.convert(asked, Pod), DEFAULT_SETTINGS.whole_resource)
+    expected = registry.may_ask(msgspec.convert(asked, Pod), DEFAULT_SETTINGS)
 
     assert _holds(MAY_ASK, asked) is expected
 
 
-@given(asked=_pods())
+@given(asked=_pods(stored=True))
 def test_whatever_must_not_pass_without_us_is_refused_by_us(asked: Object) -> None:
     if _holds(MALFORMED, asked):
         assert _holds(MAY_ASK, asked)
         denial = admit(asked).decision.denial
         assert denial is not None
         assert denial.malformed
+
+
+@given(asked=_pods(stored=True))
+def test_whatever_no_policy_could_mend_is_seen_without_us(asked: Object) -> None:
+    assume("gpuslice.io/dialect" not in asked["metadata"].get("annotations", {}))
+    denial = admit(asked).decision.denial
+    if denial is not None and denial.malformed:
+        assert _holds(MALFORMED, asked), denial.message
 
 
 @given(asked=_pods())
@@ -146,6 +170,17 @@ def test_a_pod_that_was_rewritten_does_not_depend_on_us(asked: Object) -> None:
         pod(container(), annotations={"gpu-fraction": "0.5", "gpu-memory": "1024"}),
         pod(container(), annotations={"gpu-memory": "4Gi"}),
         pod(container(), annotations={"gpu-fraction-num-devices": "2"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "5/3"}),
+        pod(container(), annotations={"gpu-fraction": "1.0"}),
+        pod(container(), annotations={"gpu-fraction": "2 / 2"}),
+        pod(container(limits=GPU), annotations={"gpu-fraction": "0.5"}),
+        pod(container(limits=GPU), annotations={"gpuslice.io/fraction": "0.5"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "0.5", "gpu-fraction": "0.5"}),
+        pod(container(), annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "missing"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "0.5", "gpuslice.io/containers": "main, missing"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "0.5", "gpuslice.io/sharing": "everybody"}),
+        pod(container(limits={"gpuslice.io/memory": "4Gi"}), annotations={"gpuslice.io/gpu-model": "?"}),
+        pod(container(limits=GPU | {"nvidia.com/gpumem": "1k"}), annotations=OPTIMIZE),
     ],
 )
 def test_what_is_malformed_is_seen_without_us(asked: Object) -> None:
@@ -163,6 +198,23 @@ def test_what_is_malformed_is_seen_without_us(asked: Object) -> None:
         pod(container(limits={"nvidia.com/mig-1g.5gb.me": "1"})),
         pod(container(limits={"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1k", "nvidia.com/gpucores": "100"})),
         pod(container(), annotations={"gpu-fraction": "1 / 3"}),
+        pod(container(), annotations={"gpuslice.io/fraction": "3/3"}),
+        pod(container(), annotations={"gpuslice.io/sharing": "everybody"}),
+        pod(
+            container(limits=GPU),
+            container("other"),
+            annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "other"},
+        ),
+        pod(
+            container(limits=GPU),
+            container("other"),
+            annotations={"gpuslice.io/fraction": "1/2", "gpuslice.io/containers": " other "},
+        ),
+        pod(
+            container(),
+            container("other"),
+            annotations={"gpuslice.io/fraction": "1/2", "gpuslice.io/containers": "other", "gpu-fraction": "0.5"},
+        ),
     ],
 )
 def test_what_is_well_formed_never_waits_for_us(asked: Object) -> None:
@@ -171,10 +223,17 @@ def test_what_is_well_formed_never_waits_for_us(asked: Object) -> None:
 
 def test_names_are_configuration() -> None:
     settings = replace(
-        DEFAULT_SETTINGS, whole_resource="example.com/gpu", castslice_optimize="a/b", castslice_ratio="c/d"
+        DEFAULT_SETTINGS,
+        whole_resource="example.com/gpu",
+        shared_resource="example.com/slots",
+        castslice_optimize="a/b",
+        castslice_ratio="c/d",
     )
+    slots = pod(container(limits={"example.com/slots": "1"}))
     asked = pod(container(limits={"example.com/gpu": "1"}), annotations={"a/b": "true", "c/d": "nonsense"})
 
     assert _holds(Expression(match_conditions.may_ask(settings)), asked)
     assert _holds(Expression(match_conditions.malformed(settings)), asked)
     assert not _holds(MAY_ASK, asked)
+    assert _holds(Expression(match_conditions.may_ask(settings)), slots)
+    assert registry.may_ask(msgspec.convert(slots, Pod), settings)

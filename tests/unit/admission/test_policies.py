@@ -198,7 +198,7 @@ def test_the_model_is_the_policy_s_and_another_is_denied() -> None:
     (template,) = admit(MEMORY, context).templates
     assert b'model == \\"L4\\"' in template.spec
     other = pod(container(limits={"gpuslice.io/memory": "4Gi"}), annotations={"gpuslice.io/gpu-model": "T4"})
-    assert "asks for a T4, but these pods get a L4" in denied(other, context)
+    assert "asks for a T4, but these pods get an L4" in denied(other, context)
 
 
 def test_tolerations_and_node_selectors_are_added_where_they_are_missing() -> None:

@@ -46,6 +46,12 @@ def test_a_policy_becomes_rules() -> None:
         ({"name": "r", "defaults": {"memory": "2Gi"}, "maximum": {"memory": "1Gi"}}, "spec.rules[0].defaults.memory: "),
         ({"name": "r", "defaults": {"cores": 2}, "maximum": {"cores": 1}}, "spec.rules[0].defaults.cores: is above"),
         ({"name": "r", "backend": "dra", "targetResource": "a/b"}, "spec.rules[0].targetResource: counts slots"),
+        ({"name": "r", "targetResource": "cpu"}, "targetResource: "),
+        ({"name": "r", "targetResource": "requests.example.com/x"}, "is not the name of an extended resource"),
+        ({"name": "r", "targetResource": "kubernetes.io/batch"}, "is not the name of an extended resource"),
+        ({"name": "r", "targetResource": "gpuslice.io/memory"}, "has a meaning in a dialect"),
+        ({"name": "r", "targetResource": "nvidia.com/mig-1g.5gb"}, "has a meaning in a dialect"),
+        ({"name": "r", "backend": "gpu-manager", "gpuModel": "A100-40GB"}, "gpuModel: gpu-manager gives any GPU"),
         ({"name": "r", "backend": "gpu-manager", "dialects": ["kai"]}, "spec.rules[0].backend: gpu-manager"),
         ({"name": "r", "match": {"expression": "object."}}, "spec.rules[0].match.expression: 1:8: Syntax error"),
         ({"name": "r", "match": {"expression": "pods == 1"}}, "undeclared reference to 'pods'"),
@@ -85,6 +91,12 @@ def test_a_bad_policy_is_refused_with_its_name_and_the_field(rule: dict[str, Any
 def test_what_is_no_policy_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
         parse_policy(document)
+
+
+def test_an_object_of_another_kind_is_named_as_what_it_is() -> None:
+    other = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hami"}, "spec": {"containers": []}}
+    with pytest.raises(PolicyError, match=r"^Pod hami: it is a Pod of v1, not a SlicePolicy of gpuslice\.io/v1alpha1$"):
+        parse_policy(other)
 
 
 def test_two_rules_of_one_name_are_refused() -> None:

@@ -19,6 +19,7 @@ from tests.unit.admission.making import Object, admit, container, patched, pod, 
 
 GPU_RESOURCES = [
     "nvidia.com/gpu",
+    "nvidia.com/gpu-shared",
     "nvidia.com/gpumem",
     "nvidia.com/gpumem-percentage",
     "nvidia.com/gpucores",
@@ -58,6 +59,9 @@ policies = st.sampled_from(
         under({"participation": "OptIn", "tolerations": [{"key": "gpu", "operator": "Exists"}]}),
         under({"participation": "OptIn", "backend": "dra", "nodeSelector": {"a": "b"}}),
         under({"backend": "gpu-manager"}),
+        under({"participation": "OptIn", "maximum": {"slots": 2, "devices": 1, "memory": "20Gi"}}),
+        under({"maximum": {"cores": 50, "memory": "20Gi"}, "defaults": {"cores": 20}, "backend": "extended"}),
+        under({"targetResource": "nvidia.com/slots", "maximum": {"slots": 9}, "dialects": ["castslice", "native"]}),
     ]
 )
 
@@ -243,6 +247,21 @@ def test_a_container_that_another_webhook_adds_is_served_on_the_next_call() -> N
     annotations_ = twice["metadata"]["annotations"]
     assert annotations_["gpuslice.io/slice"] == "a: 1Gi memory; b: 100Mi memory"
     assert annotations_["gpuslice.io/dialect"] == "hami, native"
+
+
+@pytest.mark.parametrize("annotations", [{"gpuslice.io/fraction": "1/2"}, {"gpu-fraction": "0.5"}])
+@pytest.mark.parametrize("injected", [None, {"nvidia.com/gpumem": 100}])
+def test_what_the_first_container_was_given_is_not_given_to_one_that_is_put_before_it(
+    annotations: Object, injected: Object | None
+) -> None:
+    made = pod(container("main"), container("other"), annotations=annotations)
+    once = patched(made, admit(made))
+    once["spec"]["containers"].insert(0, container("sidecar", injected))
+    twice = patched(once, admit(once))
+    with_claims = {each["name"] for each in twice["spec"]["containers"] if each.get("resources", {}).get("claims")}
+    assert with_claims == ({"main", "sidecar"} if injected else {"main"})
+    assert "main: 1/2 of the memory" in twice["metadata"]["annotations"]["gpuslice.io/slice"]
+    assert patched(twice, admit(twice)) == twice
 
 
 def test_nothing_is_remembered_between_reviews() -> None:

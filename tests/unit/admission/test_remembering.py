@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from hypothesis import given
 
 from gpuslice.admission.context import Context
+from gpuslice.admission.deciding import decide
 from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.remembering import Recent
+from gpuslice.admission.remembering import Recent, likeness
 from gpuslice.admission.review import examine
+from gpuslice.admission.subjects import Subject
+from gpuslice.model.pods import Pod
+from gpuslice.model.policies import NO_RULE
 from tests.unit.admission.making import admit, container, patched, pod, review_of, under
 from tests.unit.admission.test_properties import pods, policies
 
@@ -43,13 +48,52 @@ def test_the_pods_of_a_workload_are_worked_out_once() -> None:
     assert [answer.uid for answer in answers] == ["a", "b", "c"]
 
 
-def test_what_tells_the_pods_of_an_indexed_job_apart_does_not_matter() -> None:
+def test_annotations_that_nobody_reads_do_not_matter_and_stay() -> None:
     context = Context()
     for index in range(5):
-        indexed = named("job", **{"batch.kubernetes.io/job-completion-index": f"{index}"})
-        kept = patched(indexed, admit(indexed, context))["metadata"]["annotations"]
-        assert kept["batch.kubernetes.io/job-completion-index"] == f"{index}"
+        said = {"batch.kubernetes.io/job-completion-index": f"{index}", f"example.com/{index}": "mine"}
+        indexed = named("job", **said)
+        assert said.items() <= patched(indexed, admit(indexed, context))["metadata"]["annotations"].items()
     assert len(context.answers) == 1
+
+
+class _Recording(dict[str, str]):
+    """The annotations of a pod, and which of them somebody looked for."""
+
+    def __init__(self, said: dict[str, str]) -> None:
+        super().__init__(said)
+        self.looked_for: set[object] = set()
+
+    def __contains__(self, name: object) -> bool:
+        self.looked_for.add(name)
+        return super().__contains__(name)
+
+    def __getitem__(self, name: str) -> str:
+        self.looked_for.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as the method of dict
+        self.looked_for.add(name)
+        return super().get(name, default)
+
+
+@given(pods(), policies)
+def test_every_annotation_that_deciding_looks_for_tells_pods_apart(asked: Object, context: Context) -> None:
+    decoded = msgspec.convert(asked, Pod)
+    metadata = decoded.metadata
+    assert metadata is not None
+    said = _Recording(metadata.annotations or {})
+    recorded = msgspec.structs.replace(decoded, metadata=msgspec.structs.replace(metadata, annotations=said))
+    decide(recorded, Subject(namespace="team"), context)
+    for name in said.looked_for:
+        assert isinstance(name, str)
+        other = msgspec.structs.replace(metadata, annotations=dict(said) | {name: "another"})
+        same = msgspec.structs.replace(metadata, annotations=dict(said) | {name: "one"})
+        keys = [
+            likeness(msgspec.structs.replace(decoded, metadata=each), NO_RULE, context.settings)
+            for each in (other, same)
+        ]
+        assert keys[0] != keys[1], name
 
 
 def test_the_first_annotation_is_written_where_there_was_none() -> None:
@@ -57,6 +101,17 @@ def test_the_first_annotation_is_written_where_there_was_none() -> None:
     without, with_one = pod(HAMI), pod(HAMI, annotations={"team": "vision"})
     for asked in (with_one, without, with_one):
         assert "gpuslice.io/slice" in patched(asked, admit(asked, context))["metadata"]["annotations"]
+
+
+def test_the_label_is_written_whatever_labels_there_were() -> None:
+    context = Context()
+    without, labelled, written, lying = (pod(HAMI) for _ in range(4))
+    labelled["metadata"]["labels"] = {"app": "training"}
+    written["metadata"]["labels"] = {"app": "training", "gpuslice.io/sliced": "true"}
+    lying["metadata"]["labels"] = {"gpuslice.io/sliced": "no"}
+    for asked in (labelled, without, written, lying, labelled, written):
+        labels = patched(asked, admit(asked, context))["metadata"]["labels"]
+        assert labels == asked["metadata"].get("labels", {}) | {"gpuslice.io/sliced": "true"}
 
 
 def test_a_namespace_that_changes_its_labels_changes_the_answer() -> None:
@@ -100,7 +155,7 @@ def test_a_dry_run_has_nothing_to_make_even_if_a_real_one_had() -> None:
 
 def test_a_large_pod_is_not_remembered() -> None:
     context = Context()
-    admit(pod(HAMI, annotations={"note": "x" * 10_000}), context)
+    admit(pod(HAMI, nodeSelector={"example.com/note": "x" * 10_000}), context)
     assert len(context.answers) == 0
 
 

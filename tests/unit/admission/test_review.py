@@ -31,7 +31,9 @@ def test_a_pod_that_asks_gets_a_json_patch_and_an_audit_trail() -> None:
 
 
 def test_what_happened_is_written_on_the_pod() -> None:
-    assert admitted(pod(HAMI))["metadata"]["annotations"] == {
+    metadata = admitted(pod(HAMI))["metadata"]
+    assert metadata["labels"] == {"gpuslice.io/sliced": "true"}
+    assert metadata["annotations"] == {
         "gpuslice.io/slice": "main: 1000Mi memory",
         "gpuslice.io/dialect": "hami",
         "gpuslice.io/backend": "dra",

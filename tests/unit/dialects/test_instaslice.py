@@ -6,7 +6,7 @@ import pytest
 
 from gpuslice.model import mig
 from gpuslice.model.requests import Request, RequestError
-from tests.unit.admission.making import container, pod, read
+from tests.unit.admission.making import admitted, container, denied, pod, read, under
 
 PROFILES = sorted({profile.name for table in (mig.A100_40GB, mig.A100_80GB, mig.H100_80GB) for profile in table})
 
@@ -30,7 +30,25 @@ def test_a_container_can_have_partitions_of_several_profiles() -> None:
     )
 
 
-def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+@pytest.mark.parametrize(
+    ("resource", "profile"),
+    [("1g.12gb", "1g.12gb"), ("1g.6gb.me", "1g.6gb+me"), ("7g.141gb", "7g.141gb"), ("2g.24gb.gfx", "2g.24gb+gfx")],
+)
+def test_a_profile_of_a_gpu_without_a_table_is_taken_with_a_warning(resource: str, profile: str) -> None:
+    (reading,) = read(pod(container(limits={f"nvidia.com/mig-{resource}": "2"})))
+    assert reading.asked.requests == (Request(mig_profile=profile, devices=2),)
+    (warning,) = reading.asked.warnings
+    assert f"no GPU that gpuslice knows has the MIG profile {profile}" in warning
+
+
+@pytest.mark.parametrize("maximum", [{"memory": "8Gi"}, {"cores": 50}])
+def test_its_name_says_how_large_it_is(maximum: dict[str, object]) -> None:
+    context = under({"maximum": maximum})
+    assert admitted(pod(container(limits={"nvidia.com/mig-1g.6gb": "1"})), context)
+    assert "at most" in denied(pod(container(limits={"nvidia.com/mig-4g.24gb": "1"})), context)
+
+
+def test_what_cannot_be_a_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match=r"'9g.99gb' is not a MIG profile; the known ones are .*1g\.5gb") as caught:
         read(pod(container("a"), container("b", {"nvidia.com/mig-9g.99gb": 1})))
     assert caught.value.field == "spec.containers[1].resources.limits[nvidia.com/mig-9g.99gb]"

@@ -39,7 +39,11 @@ def test_another_container_can_be_named_init_containers_too() -> None:
         ({"gpu-fraction": "1.0"}, "gpu-fraction", "whole GPU"),
         ({"gpu-fraction": "0"}, "gpu-fraction", "not a part"),
         ({"gpu-fraction": "1.5"}, "gpu-fraction", "not a part"),
-        ({"gpu-memory": "2Gi"}, "gpu-memory", "not a positive whole number"),
+        (
+            {"gpu-memory": "2Gi"},
+            "gpu-memory",
+            'not a positive whole number; it is in MiB.* for example "2048" for 2 GiB',
+        ),
         ({"gpu-memory": "-1"}, "gpu-memory", "not a positive whole number"),
         ({"gpu-fraction": "0.5", "gpu-memory": "1"}, "gpu-fraction", "keep one of them"),
         ({"gpu-fraction-num-devices": "2"}, "gpu-fraction-num-devices", "not how much of each"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuslice.admission.granting import NotAllowedError
 from gpuslice.dialects.instaslice import resource_of
+from gpuslice.model import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +33,16 @@ def write(grants: Sequence[Grant], edit: PodEdit, context: Context, target: str,
         if given.slice.shared_in_pod:
             raise _not_possible(given, "slots cannot be shared by containers")
         if given.slice.gpu_model is not None:
-            raise _not_possible(given, f"slots are of any GPU, not of a {given.slice.gpu_model}")
+            raise _not_possible(given, f"slots are of any GPU, not of {gpus.with_article(given.slice.gpu_model)}")
         resource, count = _resource(given, context, target, whole_as_slots=whole_as_slots)
         change = edit.container(given.reading.place)
         change.removed += [name for name in given.reading.asked.resources if name not in change.removed]
         change.added[resource] = change.added.get(resource, 0) + count
+        if context.offered is not None and resource not in context.offered:
+            warnings.append(
+                f"no node offers {resource} at the moment, and the pod waits until one does; if none will, give such "
+                "pods claims, by a policy with the backend dra"
+            )
         memory = given.slice.memory
         if isinstance(memory, int) and any(size < memory for size in context.gpu_sizes):
             warnings.append(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
+from gpuslice.admission.granting import not_allowed
+from gpuslice.dialects.fields import annotation_field
 from gpuslice.dialects.vcuda import CORE_LIMIT
 
 if TYPE_CHECKING:
@@ -11,10 +14,21 @@ if TYPE_CHECKING:
 
     from gpuslice.admission.granting import Grant
     from gpuslice.admission.patching import PodEdit
+    from gpuslice.model.policies import Rule
+
+_PERCENT: Final = re.compile(r"[1-9][0-9]{0,2}", re.ASCII)
 
 
-def write(grants: Sequence[Grant], edit: PodEdit) -> None:
+def write(grants: Sequence[Grant], edit: PodEdit, rule: Rule) -> None:
     """Without the annotation gpu-manager does not limit compute; it holds for the pod, so the largest share decides."""
     shares = [given.slice.cores for given in grants if not given.slice.whole]
-    if shares and CORE_LIMIT not in edit.pod.annotations:
+    if not shares:
+        return
+    said, most = edit.pod.annotations.get(CORE_LIMIT), rule.maximum.cores
+    if said is None:
         edit.annotations[CORE_LIMIT] = str(max(shares))
+    elif most is not None and (_PERCENT.fullmatch(said) is None or int(said) > most):
+        # gpu-manager lets a container use so much, however little it asked for.
+        raise not_allowed(
+            annotation_field(CORE_LIMIT), rule, f"{said[:40]!r} is not 1 to {most}, the most that is allowed"
+        )

@@ -52,7 +52,8 @@ class Limits:
     idle: float = 150.0
     #: For a client to read a refusal while it still sends.
     linger: float = 2.0
-    body_bytes: int = 8 * 1024 * 1024
+    #: An API server takes requests of 3 MiB itself. What is longer in a review (`<` is written as \u003c) is denied.
+    body_bytes: int = 4 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class Site:
     #: Called with the reason when a connection ends otherwise than it should.
     fault: Callable[[str], None]
     limits: Limits
+    #: Words a refusal for who sent a body that begins so; None if there is nothing to say but HTTP's own.
+    refuse: Callable[[bytes, BadRequestError], Response | None] = lambda _beginning, _fault: None
     #: Each answer is the last of its connection.
     draining: bool = False
 
@@ -86,6 +89,7 @@ class Connection(asyncio.Protocol):
     """Answers one request after another; the next is looked at when the one before has its answer."""
 
     __slots__ = (
+        "_asked_bytes",
         "_fault",
         "_limits",
         "_paused",
@@ -108,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(limits.body_bytes)
         self._task: asyncio.Task[Response] | None = None
         self._fault: BadRequestError | None = None
+        self._asked_bytes = 0
         self._paused = False
         self._since = self.deadline = 0.0
         self._enter(_Phase.HANDSHAKE if stream.handshaking else _Phase.IDLE, limits.handshake)
@@ -117,8 +122,13 @@ class Connection(asyncio.Protocol):
         return self._phase in (_Phase.REQUEST, _Phase.ANSWER)
 
     @property
+    def incoming(self) -> bool:
+        return self._phase is _Phase.REQUEST
+
+    @property
     def held_bytes(self) -> int:
-        return self._reader.held_bytes
+        """Of bodies: of what comes in, and of what waits for its answer."""
+        return self._reader.held_bytes + self._asked_bytes
 
     # What the event loop calls.
 
@@ -211,6 +221,7 @@ class Connection(asyncio.Protocol):
             self._send(request, answer)
             return
         self._enter(_Phase.ANSWER, self._limits.answer)
+        self._asked_bytes = len(request.body)
         self._task = self._site.loop.create_task(answer)
         self._task.add_done_callback(lambda task: self._answered(request, task))
 
@@ -231,17 +242,20 @@ class Connection(asyncio.Protocol):
         self._enter(_Phase.IDLE, self._limits.idle)
         if answer.proper:
             self._site.crowd.recognize(self)
+        self._asked_bytes = 0
         if len(request.body) > FREE_HELD_BYTES:
             self._site.crowd.release(self)
         # May say at once that nobody reads it: see pause_writing.
         self._transport.write(self._stream.wrap(answer.render(close=close, head_only=request.method == b"HEAD")))
+        if answer.afterwards is not None:
+            answer.afterwards()
         if close:
             self._close()
 
     def _refuse(self, fault: BadRequestError) -> None:
         """The last answer of a connection whose next bytes cannot be understood."""
         self._site.fault(fault.reason)
-        answer = plain(fault.status, f"gpuslice: {fault}")
+        answer = self._site.refuse(self._reader.beginning, fault) or plain(fault.status, f"gpuslice: {fault}")
         self._transport.write(self._stream.wrap(answer.render(close=True)))
         self._linger()
 
@@ -261,6 +275,14 @@ class Connection(asyncio.Protocol):
         else:
             reasons = {_Phase.HANDSHAKE: "slow_handshake", _Phase.UNREAD: "unread_answer"}
             self.drop(reasons.get(self._phase, "lingering"))
+
+    def give_way(self) -> None:
+        """What it sends is too much beside what the others send."""
+        self._refuse(
+            BadRequestError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "out_of_memory", "too many large requests at once; try again"
+            )
+        )
 
     def close_if_quiet(self, seconds: float) -> None:
         """Closes it if it was idle for so long and no request is on its way in."""

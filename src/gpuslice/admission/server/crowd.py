@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from gpuslice.admission.server.connection import Connection
 
 _SWEEP_SECONDS: Final = 0.5
-#: Of bodies on their way, beyond what each connection may have anyway.
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+#: Of bodies on their way or waiting for their answer, beyond what each connection may have anyway. It bounds time as
+#: well: the worst review takes 35 ms for each MiB, and an API server waits three seconds.
+MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 FREE_HELD_BYTES: Final = 64 * 1024
 
 
@@ -73,10 +74,12 @@ class Crowd:
             group.pop(connection, None)
 
     def hold(self, connection: Connection) -> None:
-        """Its body is large. When all together are too large, the one that began first goes: the API server is fast."""
+        """Its body is large. When all together are too large, the one that has been coming in longest goes: the API
+        server is fast.
+        """
         self._large[connection] = None
         while sum(each.held_bytes for each in self._large) > MAX_HELD_BYTES:
-            next(iter(self._large)).drop("out_of_memory")
+            next(each for each in self._large if each.incoming).give_way()
 
     def release(self, connection: Connection) -> None:
         self._large.pop(connection, None)

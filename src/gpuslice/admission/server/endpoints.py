@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,14 +28,19 @@ if TYPE_CHECKING:
     from gpuslice.admission.server.connection import Handler
     from gpuslice.admission.server.identity import Identity
     from gpuslice.admission.server.metrics import Metrics
-    from gpuslice.admission.server.requests import Request
+    from gpuslice.admission.server.requests import BadRequestError, Request
     from gpuslice.admission.server.validating import Verdict
 
 _T = TypeVar("_T")
 
-#: A review above this is examined in a thread: ten thousand containers take half a second, and others must not wait for
-#: it. Nearly all are a hundredth of this, and a thread would cost them more than their review. Bytes.
+#: A review above this is examined in a thread: the worst take a tenth of a second and more, and others must not wait
+#: for them. Nearly all are a hundredth of this, and a thread would cost them more than their review. Bytes.
 LARGE_REVIEW: Final = 256 * 1024
+#: As Kubernetes calls them.
+_TOO_MUCH: Final = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
+}
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -102,6 +108,15 @@ class Reviews:
         routes.post(b"/validate", self._validator("pod", self._validate_pod))
         routes.post(b"/validate-policy", self._validator("policy", validating.validate_policy))
 
+    def refuse(self, beginning: bytes, fault: BadRequestError) -> Response | None:
+        """The answer to a review that is too much, alone or beside the others."""
+        reason = _TOO_MUCH.get(fault.status)
+        denied = validating.deny_unread(beginning, str(fault), fault.status, reason) if reason else None
+        if denied is None:
+            return None
+        self._log.info("refused", kind="unread", uid=denied.uid, message=denied.message)
+        return _proper(denied.body)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -137,20 +152,23 @@ class Reviews:
             await self._cluster.ensure(reviewed.namespace, reviewed.templates)
         except GpusliceError as error:
             denied = validating.deny(reviewed.uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
-            self._metrics.mutated(reviewed.decision, time.perf_counter() - started, Refusal.TEMPLATE)
-            self._tell(reviewed, started, Outcome.DENIED, denied.message)
+            taken = time.perf_counter() - started
+            self._metrics.mutated(reviewed.decision, taken, Refusal.TEMPLATE)
+            self._tell(reviewed, taken, Outcome.DENIED, denied.message)
             return _proper(denied.body)
         except Exception as error:  # noqa: BLE001 - see `mutate`
             return self._mutation_failed(error, started)
         return self._mutated(reviewed, started)
 
     def _mutated(self, reviewed: Reviewed, started: float) -> Response:
+        taken = time.perf_counter() - started
+        return _proper(reviewed.body, partial(self._account, reviewed, taken))
+
+    def _account(self, reviewed: Reviewed, taken: float) -> None:
         decision = reviewed.decision
+        self._metrics.mutated(decision, taken)
         if decision.outcome is not Outcome.UNTOUCHED:
-            message = decision.denial.message if decision.denial else ""
-            self._tell(reviewed, started, decision.outcome, message)
-        self._metrics.mutated(decision, time.perf_counter() - started)
-        return _proper(reviewed.body)
+            self._tell(reviewed, taken, decision.outcome, decision.denial.message if decision.denial else "")
 
     def _mutation_failed(self, error: Exception, started: float) -> Response:
         self._metrics.mutation_failed(time.perf_counter() - started)
@@ -207,7 +225,7 @@ class Reviews:
             await self._cluster.learn(error.namespace)
             return await loop.run_in_executor(self._threads, work)
 
-    def _tell(self, reviewed: Reviewed, started: float, outcome: Outcome, message: str) -> None:
+    def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
         decision = reviewed.decision
         more = {"message": message} if message else {}
         self._log.info(
@@ -218,7 +236,7 @@ class Reviews:
             dialect=decision.dialects,
             outcome=str(outcome),
             policy=decision.rule.label,
-            milliseconds=round(1000 * (time.perf_counter() - started), 3),
+            milliseconds=round(1000 * taken, 3),
             **more,
         )
 
@@ -227,5 +245,5 @@ def add_metrics(routes: Routes, metrics: Metrics) -> None:
     routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics.text(), _METRICS_TYPE))
 
 
-def _proper(body: bytes) -> Response:
-    return Response(HTTPStatus.OK, body, JSON, proper=True)
+def _proper(body: bytes, afterwards: Callable[[], None] | None = None) -> Response:
+    return Response(HTTPStatus.OK, body, JSON, proper=True, afterwards=afterwards)

@@ -11,6 +11,8 @@ import httptools
 
 #: Of a request line with all headers.
 MAX_HEAD_BYTES: Final = 64 * 1024
+#: Of a body that is refused: what tells whose it is, to whoever words the refusal.
+BEGINNING_BYTES: Final = 1024
 #: So many requests in one piece is no client that means well.
 _MAX_WAITING: Final = 256
 
@@ -47,7 +49,7 @@ class RequestReader:
         "_parser",
         "_raw_bytes",
         "_target",
-        "_upgrade",
+        "_too_long",
         "begun",
         "held_bytes",
         "in_body",
@@ -88,6 +90,11 @@ class RequestReader:
         if self.begun and self._raw_bytes > MAX_HEAD_BYTES:
             self._check_sizes()
 
+    @property
+    def beginning(self) -> bytes:
+        """Of the body that is coming in."""
+        return b"".join(self._chunks)[:BEGINNING_BYTES]
+
     def close(self) -> None:
         """The parser holds on to this object, and this object to it."""
         self._parser = None
@@ -116,6 +123,8 @@ class RequestReader:
         self._target = b""
         self._content_type = b""
         self._chunks: list[bytes] = []
+        #: The client has said that the body is above the limit.
+        self._too_long = False
 
     # What the parser calls.
 
@@ -133,20 +142,22 @@ class RequestReader:
         if lower == b"content-type":
             self._content_type = value
         elif lower == b"content-length":
-            if value.isdigit() and int(value[:20]) > self._max_body_bytes:
-                raise self._too_large()
+            self._too_long = value.isdigit() and int(value[:20]) > self._max_body_bytes
         elif lower == b"expect" and value.lower() == b"100-continue":
             self.wants_continue = True
 
     def on_headers_complete(self) -> None:
         self.in_body = True
+        if self._too_long and self.wants_continue:
+            raise self._too_large()
 
     def on_body(self, data: bytes) -> None:
         self.wants_continue = False
         self.held_bytes += len(data)
-        if self.held_bytes > self._max_body_bytes:
-            raise self._too_large()
         self._chunks.append(data)
+        # The beginning is worth waiting for: with it, the refusal is one that the API server understands.
+        if self.held_bytes > (BEGINNING_BYTES if self._too_long else self._max_body_bytes):
+            raise self._too_large()
 
     def on_message_complete(self) -> None:
         if len(self.ready) >= _MAX_WAITING:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
@@ -24,6 +27,8 @@ class Response:
     #: Whole header lines, each with its end.
     headers: bytes = b""
     proper: bool = False
+    #: What is done when the answer is on its way: the log and the numbers, which nobody should wait for.
+    afterwards: Callable[[], None] | None = None
 
     def render(self, *, close: bool, head_only: bool = False) -> bytes:
         """The bytes to send. One piece, so that it is one TLS record if it is short."""

@@ -1,7 +1,11 @@
-"""The reviews that change nothing: malformed GPU requests, and policies that make no sense, are refused."""
+"""The reviews that change nothing: what cannot be taken as it is, is refused.
+
+That is malformed GPU requests, policies that make no sense, and reviews that are too large to be read.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from gpuslice.admission.context import Context
 
 _LONGEST_MESSAGE: Final = 2048
+
+#: Near the beginning of a review. The order of fields is that of the API server's own types.
+_UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([0-9A-Za-z-]{1,64})"')
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -40,6 +47,15 @@ def deny(uid: str, message: str, code: int, reason: str) -> Verdict:
     text = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 3]}..."
     status = {"status": "Failure", "message": f"gpuslice: {text}", "reason": reason, "code": code}
     return Verdict(_review({"uid": uid, "allowed": False, "status": status}), uid, text)
+
+
+def deny_unread(beginning: bytes, message: str, code: int, reason: str) -> Verdict | None:
+    """Denies a review of which no more than the beginning is known; None if that is not how a review begins.
+
+    Any other answer would be a failure of the webhook, and a pod that is large enough would pass by itself.
+    """
+    found = _UID.search(beginning) if API_VERSION.encode() in beginning else None
+    return None if found is None else deny(found[1].decode(), message, code, reason)
 
 
 def validate_pod(body: bytes, context: Context) -> Verdict:

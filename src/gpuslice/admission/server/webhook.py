@@ -78,6 +78,7 @@ class Webhook:
         crowd = Crowd(_most_connections(options.max_connections), loop)
         watchers = Crowd(_SPARE_DESCRIPTORS // 2, loop)
         tls, plain = self._site(crowd, loop, self._review_routes()), self._site(watchers, loop, self._metrics_routes())
+        tls.refuse = self._reviews.refuse
         self._metrics.follow(
             in_flight=lambda: crowd.in_flight,
             connections=lambda: len(crowd) + len(watchers),

@@ -1,0 +1,86 @@
+"""Holds what a container will have to the rule, whoever wrote it.
+
+Slots and devices can be asked for by their own names, in no dialect; and a container that an earlier call served looks
+just like one that somebody wrote so. Hence nobody is asked who wrote it: what would leave admission is counted, and
+is within the rule's limits or does not leave.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission.granting import check_slots, not_allowed
+from gpuslice.dialects import fields
+from gpuslice.dialects.registry import CLASS_RESOURCES
+from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model.policies import Maximum, Participation
+from gpuslice.model.slices import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuslice.admission.context import Context
+    from gpuslice.admission.patching import PodEdit
+    from gpuslice.dialects.reading import Reading
+    from gpuslice.model.pods import Place
+    from gpuslice.model.policies import Rule
+
+_NO_MAXIMUM: Final = Maximum()
+
+
+def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, rule: Rule, context: Context) -> None:
+    """Raises NotAllowedError if, after the edit, a container has what the rule does not allow."""
+    if not _limits(rule):
+        return
+    signs = {reading.place.pointer: reading.signs[0] for reading in readings}
+    slot_resources = {context.settings.shared_resource, *context.policies.target_resources}
+    for place in places:
+        for name in fields.asked(place, CLASS_RESOURCES):
+            raise not_allowed(
+                fields.resource_field(place, name),
+                rule,
+                "asks for devices by the name of their class, which is all of each and no dialect; ask in a dialect",
+            )
+        held = _slots(place, edit, slot_resources)
+        if held:
+            field = signs.get(place.pointer) or fields.resource_field(place, min(held))
+            _check_slots(field, sum(held.values()), rule, context)
+
+
+def _limits(rule: Rule) -> bool:
+    """Whether the rule keeps anything from anybody."""
+    return (
+        rule.maximum != _NO_MAXIMUM
+        or rule.participation is Participation.OPT_IN
+        or rule.dialects is not None
+        or rule.gpu_model is not None
+    )
+
+
+def _slots(place: Place, edit: PodEdit, resources: set[str]) -> dict[str, int]:
+    """The container's slots by resource: those that it is given, else those that it has already."""
+    change = edit.containers.get(place.pointer)
+    given = {name: count for name, count in change.added.items() if name in resources} if change else {}
+    return given | {name: fields.read_resource(place, name) for name in fields.asked(place, resources - given.keys())}
+
+
+def _check_slots(field: str, slots: int, rule: Rule, context: Context) -> None:
+    """A slot is a part of a GPU, so every maximum says something about it."""
+    check_slots(field, slots, rule)
+    if rule.gpu_model is not None:
+        raise not_allowed(field, rule, f"slots are of any GPU, but these pods get {gpus.with_article(rule.gpu_model)}")
+    most, devices = rule.maximum, Fraction(slots, context.settings.slots_per_gpu)
+    share = min(devices, Fraction(1))
+    # The scheduler counts slots and does not see whose they are: it may be the largest GPU.
+    memory = max(slices.memory_on(size, share) for size in context.gpu_sizes)
+    for amount, allowed, show in (
+        (math.ceil(devices), most.devices, "{} devices".format),
+        (math.ceil(100 * share), most.cores, "{}% of a GPU's cores".format),
+        (memory, most.memory, lambda size: f"{kubernetes_quantities.describe_bytes(size)} of GPU memory"),
+    ):
+        if allowed is not None and amount > allowed:
+            raise not_allowed(
+                field, rule, f"{Slice(slots=slots).describe()} can be {show(amount)}; the maximum is {show(allowed)}"
+            )
