@@ -205,7 +205,7 @@ def _figures(seconds: dict[str, list[float]]) -> list[Figure]:
         figure("webhook, to the peer", _OURS, _PEER, 0.7),
         figure("webhook, to the policy", _OURS, _POLICY, 1),
         figure("webhook as installed, to the peer with its conditions", _INSTALLED, _CONDITIONED_PEER, 0.7),
-        figure("webhook as installed, to the peer", _INSTALLED, _PEER, 0.7),
+        figure("webhook as installed, to the peer without them", _INSTALLED, _PEER),
         figure("webhook as installed, to the policy", _INSTALLED, _POLICY, 1),
     ]
 

@@ -10,13 +10,18 @@ CASTSLICE: Final = {"castops.io/optimize": "true"}
 
 
 def review_body(
-    limits: dict[str, str], annotations: dict[str, str], *, namespace: str = "research", number: int = 0
+    limits: dict[str, str],
+    annotations: dict[str, str],
+    *,
+    namespace: str = "research",
+    number: int = 0,
+    container_name: str = "main",
 ) -> bytes:
     """The `number`th pod of its workload, padded with what real ones have: an environment."""
     resources = {"limits": {"cpu": "4", "memory": "16Gi"} | limits, "requests": {"cpu": "2", "memory": "16Gi"} | limits}
     token = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access", "readOnly": True}
     container = {
-        "name": "main",
+        "name": container_name,
         "image": "registry.example/team/training:2026-11-01",
         "command": ["python", "-m", "train"],
         "env": [],
@@ -61,10 +66,18 @@ def review_body(
 
 
 def castslice_pods(pods: int, workloads: int) -> list[bytes]:
-    """Pods that CastSlice rewrites, of so many workloads in turn; the pods of one differ in their names."""
+    """Pods that CastSlice rewrites, of so many workloads in turn. They differ in what is read: containers' names.
+
+    The pods of one workload differ in their names, and in an annotation that nobody reads.
+    """
     gpu = {"nvidia.com/gpu": "1"}
     return [
-        review_body(gpu, CASTSLICE | {"example.com/workload": f"{number % workloads}"}, number=number)
+        review_body(
+            gpu,
+            CASTSLICE | {"example.com/step": f"{number}"},
+            number=number,
+            container_name=f"main-{number % workloads}",
+        )
         for number in range(pods)
     ]
 

@@ -247,7 +247,7 @@ def test_explain_says_which_rule_decides_and_why_not_another(admit: Admit) -> No
     args = ("-f", PODS / "hami.yaml", "--policy", POLICY, "--namespace-labels", "tier=research", "--explain")
     text = admit(*args).stdout
     assert "research/shared: decides" in text
-    assert "research/production-stays-whole: does not match: the pod's labels do not meet" in text
+    assert "research/production-stays-whole: does not match: the namespace's labels do not meet" in text
     assert "container main gets 2 x 3000Mi memory, 30% cores by the backend dra" in text
     explained: dict[str, Any] = json.loads(admit(*args, "-o", "json").stdout)["Pod default/hami"]
     assert explained["outcome"] == "rewritten"
