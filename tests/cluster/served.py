@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 from gpuslice.admission import configurations
 from gpuslice.cluster.clusters import free_ports
 from gpuslice.cluster.pki import Authority
+from tests.cluster.kube.support import install_policies
+from tests.cluster.sharing import new_namespace
 from tests.cluster.webhooks import webhook_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuslice.cluster.clusters import Cluster
 
 GPUSLICE = str(Path(sys.executable).with_name("gpuslice"))
@@ -96,6 +101,20 @@ class Served:
     @property
     def _authority(self) -> Authority:
         return Authority(self.folder / "pki")
+
+
+@contextmanager
+def serving(cluster: Cluster, folder: Path) -> Iterator[Served]:
+    """A webhook and a namespace of its own. The tests of one file may be shared out, so no name is anybody's."""
+    install_policies(cluster)
+    with new_namespace(cluster) as namespace:
+        served = Served(cluster, folder, namespace)
+        try:
+            served.start()
+            served.configure()
+            yield served
+        finally:
+            served.stop()
 
 
 def end(process: subprocess.Popen[str]) -> int:

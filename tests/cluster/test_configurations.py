@@ -142,6 +142,7 @@ async def test_while_the_webhook_is_down_only_malformed_requests_are_refused(
         good = pod(container(), annotations={"gpuslice.io/fraction": " 1/2", "gpuslice.io/containers": " main"})
         assert isinstance(await _created(api, namespace, good), dict)
         assert isinstance(await _created(api, namespace, _of_many_containers(1000)), dict), "CEL has a budget"
+        assert isinstance(await _created(api, namespace, _as_large_as_is_looked_at()), dict), "CEL has a budget"
 
 
 async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_change_it_waits_for_nobody(
@@ -272,6 +273,15 @@ def _refusal(cluster: Cluster, document: Object, verb: str = "create") -> str:
 
 def _of_many_containers(count: int) -> Object:
     return pod(*(container(f"c{number}", {"cpu": "1", "memory": "1Gi"}) for number in range(count)))
+
+
+def _as_large_as_is_looked_at() -> Object:
+    """It asks for GPUs, so that conditions look at all of it, and in dialects that they examine."""
+    asked = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "10", "nvidia.com/mig-1g.5gb": "0"}
+    limits = {f"example.com/{number:030}": "0" for number in range(61)} | asked
+    names = [f"container-{number}" for number in range(128)]
+    first, rest = names[:64], names[64:]
+    return pod(*(container(name, limits) for name in first), init=tuple(container(name, limits) for name in rest))
 
 
 async def _created(api: Api, namespace: str, asked: Object, *, dry_run: bool = True) -> Object | str:

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from gpuslice.cluster.clusters import Cluster, ClusterError
-from tests.cluster.kube.support import install_policies
-from tests.cluster.served import GPUSLICE, Served, created
+from tests.cluster.served import GPUSLICE, Served, created, serving
 from tests.cluster.webhooks import webhook_name
 from tests.waiting import eventually
 
@@ -26,21 +25,11 @@ MARKS = ("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpus
 
 
 @pytest.fixture(scope="module")
-def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Served]:
-    install_policies(cluster)
-    namespace = f"dialects-{worker_id}"  # the tests of this file may be shared out
-    cluster.kubectl("create", "namespace", namespace)
-    cluster.kubectl("wait", "-n", namespace, "--for=create", "serviceaccount/default", "--timeout=30s")
-    served = Served(cluster, tmp_path_factory.mktemp("webhook"), namespace)
-    try:
-        served.start()
-        served.configure()
+def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(cluster, tmp_path_factory.mktemp("webhook")) as served:
         # The API server follows configurations by a watch.
         eventually(lambda: _is_called(served), "the webhook is called")
         yield served
-    finally:
-        served.stop()
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def _is_called(served: Served) -> bool:

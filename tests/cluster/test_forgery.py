@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.dialects.registry import CLASS_RESOURCES
 from tests.cluster.gpu_nodes import gpu_node
-from tests.cluster.kube.support import install_policies, policy
-from tests.cluster.served import Served, created
+from tests.cluster.kube.support import policy
+from tests.cluster.served import Served, created, serving
 from tests.cluster.test_gpu_nodes import states
 from tests.unit.admission.making import Object, container, pod
 from tests.waiting import eventually
@@ -29,27 +28,20 @@ MARKS = {"gpuslice.io/dialect": "native", "gpuslice.io/slice": "main: whole GPU"
 @pytest.fixture(scope="module")
 def limited(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The webhook, and a namespace that gets slices, and at most two slots."""
-    install_policies(cluster)
-    name = f"forgery-{secrets.token_hex(4)}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("wait", "-n", name, "--for=create", "serviceaccount/default", "--timeout=30s")
-    rule = {"name": "limited", "match": {"namespaces": [name]}, **LIMITS}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(policy(name, rule)))
-    served = Served(cluster, tmp_path_factory.mktemp("webhook"), name)
-    try:
-        served.start()
-        served.configure()
+    with serving(cluster, tmp_path_factory.mktemp("webhook")) as served:
+        name = served.namespace
+        rule = {"name": "limited", "match": {"namespaces": [name]}, **LIMITS}
+        cluster.kubectl("create", "-f", "-", input=json.dumps(policy(name, rule)))
 
         def in_force() -> bool:
             made = _created(served, pod(container(limits={WHOLE: 1})))
             return bool(made["metadata"].get("annotations", {}).get("gpuslice.io/policy") == f"{name}/limited")
 
-        eventually(in_force, "the policy is in force")
-        yield served
-    finally:
-        served.stop()
-        cluster.kubectl("delete", "slicepolicy", name)
-        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        try:
+            eventually(in_force, "the policy is in force")
+            yield served
+        finally:
+            cluster.kubectl("delete", "slicepolicy", name)
 
 
 def _created(served: Served, asked: Object) -> Object:

@@ -30,6 +30,7 @@ class Cluster:
     ready: bool = True
     waiting: asyncio.Event | None = None
     unknown: set[str] = field(default_factory=set)
+    unreachable: bool = False
     ensured: list[tuple[str, str]] = field(default_factory=list)
     cancelled: int = 0
 
@@ -42,6 +43,8 @@ class Cluster:
         return MappingProxyType({})
 
     async def learn(self, namespace: str) -> None:
+        if self.unreachable:
+            raise GpusliceError("the API server cannot be reached")
         self.unknown.discard(namespace)
 
     async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
@@ -100,6 +103,17 @@ def test_a_failure_of_ours_is_an_error_that_the_failure_policy_decides_on(serve:
         assert "a fault of ours" not in answer.text
         assert client.review(NO_GPU).response["allowed"]
     assert server.metrics()["castslice_errors_total"] == 1
+
+
+def test_a_pod_whose_policy_cannot_be_found_is_denied_and_does_not_pass_by_it(serve: StartServer) -> None:
+    cluster = Cluster(unknown={"team"}, unreachable=True)
+    server = serve(cluster=cluster)
+    status = server.review(HAMI).response["status"]
+    assert status["code"] == 503
+    assert status["message"] == "gpuslice: the labels of namespace team: the API server cannot be reached"
+    assert server.metrics()["castslice_errors_total"] == 1
+    cluster.unreachable = False
+    assert server.review(HAMI).response["allowed"]
 
 
 def test_others_are_served_while_one_waits_for_its_template(serve: StartServer) -> None:

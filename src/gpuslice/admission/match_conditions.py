@@ -3,6 +3,9 @@
 Two questions. May the pod ask for a GPU? That is `registry.may_ask`, word for word, so that no other pod ever leaves
 the API server. And is its request malformed, as far as can be told without policies? Whatever this calls malformed,
 the core refuses under every policy that reads the pod; what it does not notice is found by the core alone.
+
+The API server gives conditions a budget, and takes one that exceeds it for a failure: the pod would pass unseen. So a
+pod with an absurd number of containers or resources is sent without a further look.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
 _ANNOTATIONS: Final = "object.metadata.annotations"
+#: Of containers of each kind, and of resources in one: at most so many are looked at.
+_MOST: Final = 64
 _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _LIMITS: Final = "c.resources.limits"
 
@@ -43,7 +48,11 @@ _SHARE_OR_WHOLE_GPUS: Final = "^[0-9]{1,2}$|00$|[kMGTPE]$|[eE][+]?[0-9]+$|(00|25
 
 
 def may_ask(settings: Settings) -> str:
-    """Whether anything in the pod could be a request."""
+    """Whether anything in the pod could be a request, or there is so much in it that only we can tell."""
+    return _any([_TOO_MUCH, _may_ask(settings)])
+
+
+def _may_ask(settings: Settings) -> str:
     named = [f"n == {quote(name)}" for name in (settings.whole_resource, settings.shared_resource)]
     sign = _any([*(f"n.startsWith({quote(prefix)})" for prefix in registry.RESOURCE_PREFIXES), *named])
     parts = _any(f"has(c.resources.{part}) && c.resources.{part}.exists(n, {sign})" for part in ("limits", "requests"))
@@ -58,7 +67,8 @@ def malformed(settings: Settings) -> str:
     return _all(
         [
             # First, because most pods end here.
-            may_ask(settings),
+            _may_ask(settings),
+            f"!{_TOO_MUCH}",
             _any(
                 [
                     _in_a_container(_malformed_resources(settings.whole_resource)),
@@ -215,4 +225,14 @@ _KAI_TARGET: Final = f"({_annotated(kai.CONTAINER)} ? c.name == {_annotation(kai
 _FRACTION_TARGET: Final = (
     f"({_annotated(native.CONTAINERS)} ? {_annotation(native.CONTAINERS)}.split(',').exists(n, n.trim() == c.name)"
     f" : {_FIRST})"
+)
+
+_TOO_MUCH: Final = _any(
+    [
+        f"object.spec.containers.size() > {_MOST}",
+        f"has(object.spec.initContainers) && object.spec.initContainers.size() > {_MOST}",
+        f"{_CONTAINERS}.exists(c, has(c.resources) && "
+        + _any(f"has(c.resources.{part}) && c.resources.{part}.size() > {_MOST}" for part in ("limits", "requests"))
+        + ")",
+    ]
 )

@@ -21,7 +21,7 @@ from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.stored_policies import SLICE_POLICIES, ParsedPolicy, StoredPolicy
 from gpuslice.admission.templates import Templates
 from gpuslice.kube import api as calls
-from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
 from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
@@ -103,14 +103,18 @@ class ClusterState:
         await self.templates.ensure(namespace, templates)
 
     async def learn(self, namespace: str) -> None:
-        """Asks for the labels of a namespace that is younger than what the watch has told."""
+        """Asks for the labels of a namespace that is younger than what the watch has told.
+
+        Raises an ApiError or an UnreachableError if nobody can tell: a policy may be meant for it.
+        """
         labels = _NO_LABELS
         try:
             found = await self._api.get(NAMESPACES, namespace, ObjectMetadata, accept=calls.METADATA)
             labels = found.metadata.labels or _NO_LABELS
-        except (ApiError, UnreachableError) as error:
-            # Without the namespace the API server will refuse the pod anyway.
-            self._log.warning("a namespace's labels are taken for none", namespace=namespace, error=str(error))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            # The API server will refuse the pod itself.
         self._learned[namespace] = labels
         while len(self._learned) > _MOST_LEARNED:
             del self._learned[next(iter(self._learned))]

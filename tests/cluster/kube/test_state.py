@@ -72,6 +72,7 @@ def _rewritten(state: ClusterState, namespace: str) -> bool:
 
 async def test_a_policy_is_in_force_from_when_it_is_written_until_it_is_deleted(api: Api, name: str) -> None:
     async with _state(api) as state:
+        await state.learn(name)  # another test may have a policy that looks at labels
         assert not _rewritten(state, name)
 
         async with _created(api, SLICE_POLICIES, _opted_in(name, {"namespaces": [name]})):

@@ -23,7 +23,7 @@ class Cluster(Protocol):
         """Returns when the claim templates are there. A GpusliceError says why they cannot be."""
 
     async def learn(self, namespace: str) -> None:
-        """After an UnknownNamespaceError: sees that the context knows the namespace."""
+        """After an UnknownNamespaceError: sees that the context knows it. A GpusliceError says why it cannot."""
 
     def synced(self) -> bool:
         """Whether the context is whole. Until then the server is not ready."""

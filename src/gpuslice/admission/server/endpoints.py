@@ -13,7 +13,7 @@ import structlog
 
 from gpuslice.admission.context import UnknownNamespaceError
 from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.review import ReviewError, examine
+from gpuslice.admission.review import ReviewError, examine, read_request
 from gpuslice.admission.server import validating
 from gpuslice.admission.server.metrics import Refusal
 from gpuslice.admission.server.responses import JSON, Response, plain
@@ -42,6 +42,10 @@ _TOO_MUCH: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
 }
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class _UnknownLabelsError(GpusliceError):
+    """Raised when policies look at the labels of a namespace, and nobody can tell what they are."""
 
 
 class Routes:
@@ -138,6 +142,14 @@ class Reviews:
     async def _mutate_slowly(self, body: bytes, started: float) -> Response:
         try:
             reviewed = await self._in_thread(lambda: examine(body, self._cluster.context()))
+        except _UnknownLabelsError as error:
+            # Passed as it is, the pod could be past its policy.
+            self._metrics.mutation_failed(time.perf_counter() - started)
+            denied = validating.deny(
+                read_request(body).uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable"
+            )
+            self._log.warning("refused", kind="pod", uid=denied.uid, message=denied.message)
+            return _proper(denied.body)
         except Exception as error:  # noqa: BLE001 - see `mutate`
             return self._mutation_failed(error, started)
         if reviewed.templates:
@@ -221,8 +233,11 @@ class Reviews:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, work)
-        except UnknownNamespaceError as error:
-            await self._cluster.learn(error.namespace)
+        except UnknownNamespaceError as unknown:
+            try:
+                await self._cluster.learn(unknown.namespace)
+            except GpusliceError as error:
+                raise _UnknownLabelsError(f"the labels of namespace {unknown.namespace}: {error}") from error
             return await loop.run_in_executor(self._threads, work)
 
     def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
