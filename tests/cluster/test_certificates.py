@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -275,7 +276,8 @@ async def _secret(api: Api, namespace: str) -> dict[str, str]:
 
 async def _nudge(cluster: Cluster, namespace: str) -> None:
     """Nobody notices that a test's clock was moved, but everybody notices a change."""
-    cluster.kubectl("annotate", "secret", SECRET_NAME, "--namespace", namespace, "--overwrite", f"nudge={id(object())}")
+    annotation = f"nudge={secrets.token_hex(8)}"
+    cluster.kubectl("annotate", "secret", SECRET_NAME, "--namespace", namespace, "--overwrite", annotation)
 
 
 async def _same(asked: Any, expected: object) -> bool:  # noqa: ANN401 - any of the questions above

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpuslice.admission.context import Context, UnknownNamespaceError
+from gpuslice.admission.server import endpoints
 from gpuslice.admission.server.connection import Limits
 from gpuslice.admission.server.endpoints import LARGE_REVIEW
 from gpuslice.model.errors import GpusliceError
@@ -17,6 +18,8 @@ from tests.webhook.support import CASTSLICE, HAMI, JSON, MALFORMED, NO_GPU, even
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pytest
 
     from gpuslice.admission.backends.dra import Template
     from tests.webhook.conftest import StartServer
@@ -114,6 +117,25 @@ def test_a_pod_whose_policy_cannot_be_found_is_denied_and_does_not_pass_by_it(se
     assert server.metrics()["castslice_errors_total"] == 1
     cluster.unreachable = False
     assert server.review(HAMI).response["allowed"]
+
+
+def test_nobody_is_past_a_policy_that_was_not_seen_yet(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(ready=False)
+    server = serve(cluster=cluster)
+    with server.connect() as client:
+        client.send(request("POST", "/mutate", review_of(CASTSLICE), JSON))
+        eventually(lambda: server.metrics()["gpuslice_webhook_requests_in_flight"] == 1, "it waits")
+        # What asks for no GPU has no policy.
+        assert server.review(NO_GPU).response["allowed"]
+        cluster.ready = True
+        assert client.receive().response["allowed"]
+    cluster.ready = False
+    monkeypatch.setattr(endpoints, "_SECONDS_TO_SYNC", 0.0)
+    status = server.review(CASTSLICE).response["status"]
+    assert (status["code"], status["message"]) == (
+        503,
+        "gpuslice: the policies of the cluster are not known yet; try again",
+    )
 
 
 def test_others_are_served_while_one_waits_for_its_template(serve: StartServer) -> None:

@@ -172,6 +172,28 @@ def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, mo
         assert server.review(review_of(HAMI) + b" " * 2 * 1024 * 1024).response["allowed"]
 
 
+def test_who_comes_when_reviews_that_wait_are_too_much_alone_is_denied(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = review_of(HAMI) + b" " * 1024 * 1024
+    # Their last bytes are one too many, and there is no asking them to go.
+    monkeypatch.setattr(crowd, "MAX_HELD_BYTES", 2 * len(body) - 1)
+    waiting = Waiting()
+    server = serve(cluster=waiting)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.send(request("POST", "/mutate", body, JSON))
+            if number < 2:
+                eventually(lambda number=number: waiting.asked > number, "it waits for its template")  # type: ignore[misc]
+        response = clients[2].receive().response
+        assert (response["allowed"], response["status"]["code"]) == (False, 503)
+        assert clients[2].rest() == b""
+        assert (server.faults("out_of_memory"), server.faults("failed")) == (1, 0)
+        server.call(waiting.over.set)
+        assert all(client.receive().response["allowed"] for client in clients[:2])
+
+
 class Waiting:
     """A cluster that makes no template until it is told to."""
 

@@ -76,12 +76,13 @@ class _Deciding:
         )
         self._target = self._rule.target_resource or context.settings.shared_resource
         self._served = marks.Served(self._reader, self._target)
+        self._reader.forget(self._served.annotations())
         self._readings: tuple[Reading, ...] = ()
         self._grants: tuple[Grant, ...] = ()
 
     def run(self) -> Decision:
         try:
-            self._readings = tuple(read_pod(self._reader, self._served.answers))
+            self._readings = tuple(read_pod(self._reader))
             if not self._readings:
                 self._check_held(PodEdit(self._reader.pod))
                 served = any(map(self._served, self._reader.places))

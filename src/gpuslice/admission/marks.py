@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from gpuslice.dialects import registry
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gpuslice.dialects.asking import Reader
     from gpuslice.model.pods import Place
@@ -52,15 +53,14 @@ class Served:
             return True
         return any(name in place.limits for name in self._resources)
 
-    def answers(self, dialect: str) -> bool:
-        """Whether what the pod's annotations ask in the dialect was given: perhaps to a container that is not the first
-        any more, because another webhook has put one before it.
+    def annotations(self) -> Iterator[str]:
+        """Those that asked for what was given: perhaps to a container that is not the first any more, because another
+        webhook has put one before it.
         """
-        return dialect in self._dialects and self._any
-
-    @cached_property
-    def _any(self) -> bool:
-        return any(map(self, self._places))
+        asked = [names for dialect, names in registry.ASKING.items() if dialect in self._dialects]
+        if asked and any(map(self, self._places)):
+            for names in asked:
+                yield from names
 
 
 def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> str:

@@ -25,12 +25,16 @@ _CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers)
 _ANNOTATIONS: Final = "object.metadata.annotations"
 #: Of containers of each kind, and of resources in one: at most so many are looked at.
 _MOST: Final = 64
+#: Of a text that has a meaning however long it is. Longer ones would take the API server seconds, and are left to us.
+_LONGEST: Final = 1024
 _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _LIMITS: Final = "c.resources.limits"
 
 #: A superset of what Python takes for white space, for RE2.
 _SPACE: Final = r"[\s\p{Z}\x{85}\x0b\x1c-\x1f]*"
-_FRACTION: Final = rf"^{_SPACE}([0-9]{{1,9}}|[0-9]{{0,9}}\.[0-9]{{1,18}}|[0-9]{{1,9}}\s*/\s*[0-9]{{1,9}}){_SPACE}$"
+_FRACTION: Final = (
+    rf"^{_SPACE}([0-9]{{1,9}}|[0-9]{{0,9}}\.[0-9]{{1,18}}|[0-9]{{1,9}}[\s\x0b]*/[\s\x0b]*[0-9]{{1,9}}){_SPACE}$"
+)
 _NO_FRACTION: Final = rf"^{_SPACE}(0+|0*\.0+|0+\s*/.*|.*/\s*0+){_SPACE}$"
 _ABOVE_ONE: Final = rf"^{_SPACE}0*([2-9]|[1-9][0-9]+|1\.0*[1-9])[0-9.]*{_SPACE}$"
 _ONE: Final = rf"^{_SPACE}0*1(\.0+)?{_SPACE}$"
@@ -40,11 +44,16 @@ _NAMES: Final = r"^[^\x1c-\x1f]*$"
 _MODEL: Final = rf"^{_SPACE}{native.MODEL}{_SPACE}$"
 _NUMBER: Final = "^[0-9]{1,9}$"
 _ZERO: Final = "^0+$"
-#: The API server has seen to it that quantities are whole, not negative, and written in one way.
-_UP_TO_100: Final = "^([1-9]?[0-9]|100)$"
-_SHARE_OF_A_GPU: Final = "^[1-9][0-9]?$"
+#: The API server has seen to it that quantities are whole and not negative, and writes most in one way, and 0 always.
+#: But it keeps 050, +50, 50. and 50e0.
+_START: Final = "^[+]?0*"
+_END: Final = "[.]?([eE][+-]?0+)?$"
+_UP_TO_100: Final = f"{_START}([1-9]?[0-9]|100){_END}"
+_SHARE_OF_A_GPU: Final = f"{_START}[1-9][0-9]?{_END}"
 #: Up to 99, or a multiple of 100: thousands always are, powers of 1024 if there are 25 of them.
-_SHARE_OR_WHOLE_GPUS: Final = "^[0-9]{1,2}$|00$|[kMGTPE]$|[eE][+]?[0-9]+$|(00|25|50|75)[KMGTPE]i$"
+_SHARE_OR_WHOLE_GPUS: Final = (
+    f"{_START}[0-9]{{1,2}}{_END}|00[.]?$|[kMGTPE]$|[eE][+-]?[0-9]+$|(00|25|50|75)[.]?[KMGTPE]i$"
+)
 
 
 def may_ask(settings: Settings) -> str:
@@ -63,7 +72,13 @@ def _may_ask(settings: Settings) -> str:
 def malformed(settings: Settings) -> str:
     """Whether the pod asks in a way that has no meaning, whoever it belongs to."""
     # What annotations asked for stays on the pod that was served. It is not read again.
-    annotations = _all([f"!{_annotated(marks.DIALECT)}", _any(_malformed_annotations(settings.whole_resource))])
+    annotations = _all(
+        [
+            f"!{_annotated(marks.DIALECT)}",
+            f"!{_TOO_LONG}",
+            _any(_malformed_annotations(settings.whole_resource)),
+        ]
+    )
     return _all(
         [
             # First, because most pods end here.
@@ -235,4 +250,8 @@ _TOO_MUCH: Final = _any(
         + _any(f"has(c.resources.{part}) && c.resources.{part}.size() > {_MOST}" for part in ("limits", "requests"))
         + ")",
     ]
+)
+_TOO_LONG: Final = _any(
+    f"{_annotated(name)} && {_annotation(name)}.size() > {_LONGEST}"
+    for name in (native.FRACTION, native.CONTAINERS, native.GPU_MODEL, kai.FRACTION)
 )

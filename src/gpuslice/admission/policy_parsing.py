@@ -14,7 +14,7 @@ from gpuslice.dialects import resource_names
 from gpuslice.dialects.native import check_model
 from gpuslice.dialects.registry import NAMES
 from gpuslice.model import kubernetes_quantities
-from gpuslice.model.devices import SHARED_RESOURCE
+from gpuslice.model.devices import SHARED_RESOURCE, WHOLE_RESOURCE
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Toleration
 from gpuslice.model.policies import Backend, Defaults, Match, Maximum, Rule
@@ -168,9 +168,12 @@ def _target_resource(name: str | None, where: _Where) -> str | None:
     if name is None:
         return None
     try:
-        return resource_names.check(name, example=SHARED_RESOURCE)
+        resource_names.check(name, example=SHARED_RESOURCE)
     except ValueError as error:
         raise where.error("targetResource", str(error)) from None
+    if name == WHOLE_RESOURCE:
+        raise where.error("targetResource", f"{name!r} counts whole GPUs; write for example {SHARED_RESOURCE}")
+    return name
 
 
 def _gpu_model(text: str | None, where: _Where) -> str | None:

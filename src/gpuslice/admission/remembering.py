@@ -18,14 +18,17 @@ from gpuslice.model.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from gpuslice.admission.decisions import Answer
     from gpuslice.model.pods import Pod
     from gpuslice.model.policies import Rule
 
 _Value = TypeVar("_Value")
 
-_GENERATION: Final = 1024  # entries, of some 5 KiB each
-#: A pod with more to read than this is rare, and not worth the memory. Bytes.
+_GENERATION: Final = 1024  # entries, of some 5 KiB each and at most four times that
+#: A pod with more to read than this, or more to be told, is rare and not worth the memory. Bytes.
 _LARGEST: Final = 4096
+#: Nor is one that asks for more slices.
+_MOST_REQUESTS: Final = 8
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,6 +70,12 @@ def likeness(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
     shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(marks.SLICED))
     read = _encode((shape, said, pod.spec))
     return (rule.policy, rule.position, read) if len(read) <= _LARGEST else None
+
+
+def is_small(answer: Answer) -> bool:
+    """Whether it can be kept. A few bytes of pod can ask for hundreds of claims, and each is in the patch."""
+    requests = sum(len(reading.asked.requests) for reading in answer.decision.readings)
+    return len(answer.response) <= _LARGEST and requests <= _MOST_REQUESTS
 
 
 @cache

@@ -13,7 +13,7 @@ import msgspec
 
 from gpuslice.admission.deciding import decide, decide_under
 from gpuslice.admission.decisions import NO_GPU, Answer, Decision, Denial, Outcome
-from gpuslice.admission.remembering import likeness
+from gpuslice.admission.remembering import is_small, likeness
 from gpuslice.admission.subjects import Subject, User
 from gpuslice.dialects import registry
 from gpuslice.model.errors import GpusliceError
@@ -156,7 +156,7 @@ def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
     # Failures of expressions are of this pod alone.
     if known is None or choice.failures:
         known = _answer(decide_under(choice, pod, context))
-        if key is not None and not choice.failures:
+        if key is not None and not choice.failures and is_small(known):
             context.answers.put(key, known)
     return known
 

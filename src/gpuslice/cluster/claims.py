@@ -7,7 +7,7 @@ brings up the next one takes everything back.
 
     python -m gpuslice.cluster.claims FOLDER
 
-gives back what the cluster in this folder has: the last thing that its supervisor does.
+gives back what the cluster in this folder has: its supervisor does so when the node has ended for good.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 
 class ClaimError(GpusliceError):
-    """Raised when there is nothing left to claim, or a claim cannot be taken back."""
+    """Raised when there is nothing left to claim, somebody has the same, or a claim cannot be taken back."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,13 @@ def take(cluster: Path, machine: str) -> tuple[Claim, int]:
     Returns the descriptor that holds it, too: the claim is kept until every process that has it has ended or closed it.
     """
     with _locked():
+        # Another `up` may be a moment ahead. What goes by a folder or a machine's name is given back with it.
+        for other in _claims():
+            if other.cluster == cluster or other.machine == machine:
+                raise ClaimError(
+                    f"the cluster in {other.cluster} is up or coming up with the simulated machine {other.machine!r}: "
+                    "take it down first, or use another --name"
+                )
         routes = networks.routed()
         for number in range(networks.COUNT):
             network = Network(number)

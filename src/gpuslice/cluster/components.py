@@ -43,7 +43,7 @@ class Component(msgspec.Struct, frozen=True, omit_defaults=True):
     stage: int = 0
     #: How long it may take to stop by itself.
     stop_seconds: float = 10.0
-    #: Run when all is stopped for good, and it with it, whether or not it had ever been started.
+    #: Run when it is stopped for good, whether or not it had ever been started. Earlier stages still run.
     after: tuple[str, ...] = ()
 
 

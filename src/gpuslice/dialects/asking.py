@@ -9,7 +9,7 @@ import msgspec
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpuslice.model.pods import Place, Pod
     from gpuslice.model.requests import Request
@@ -28,6 +28,12 @@ class Reader:
         self.opted_in = opted_in
         self.places: tuple[Place, ...] = tuple(pod.places())
         self._found: dict[object, object] = {}
+
+    def forget(self, annotations: Iterable[str]) -> None:
+        """They stay on the pod for people to see, but ask for nothing any more."""
+        forgotten = frozenset(annotations)
+        if forgotten:
+            self.annotations = {name: text for name, text in self.annotations.items() if name not in forgotten}
 
     @property
     def names(self) -> tuple[str, ...]:

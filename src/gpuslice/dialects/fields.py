@@ -91,7 +91,7 @@ def _parse_fraction(text: str) -> Fraction | None:
 
 def _is_asked(place: Place, name: str) -> bool:
     value = place.limits.get(name, place.requests.get(name))
-    assert value is not None, "asks_by_name has looked"
+    assert value is not None, "asked has looked"
     try:
         return kubernetes_quantities.parse_whole(value) != 0
     except ValueError:

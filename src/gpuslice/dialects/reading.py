@@ -11,12 +11,8 @@ from gpuslice.dialects.registry import DIALECTS
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuslice.dialects.asking import Asked, Dialect, Reader
     from gpuslice.model.pods import Place
-
-    _Spoken = tuple[Dialect, tuple[str, ...]]
 
 #: A GPU asked of the device plugin, in no dialect.
 _PLAIN: Final = "a whole GPU"
@@ -32,31 +28,25 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     asked: Asked
 
 
-def read_pod(reader: Reader, is_answered: Callable[[str], bool]) -> list[Reading]:
-    """What each container asks for, in the order in which they start.
-
-    What a pod says in annotations stays there for people to see: once it `is_answered`, it asks for nothing more.
-    """
+def read_pod(reader: Reader) -> list[Reading]:
+    """What each container asks for, in the order in which they start."""
     readings = []
     for place in reader.places:
-        found = _speaks(place, reader, is_answered)
+        found = _speaks(place, reader)
         if found is not None:
             dialect, signs = found
             readings.append(Reading(place, dialect.NAME, signs, dialect.read(place, reader)))
     return readings
 
 
-def _speaks(place: Place, reader: Reader, is_answered: Callable[[str], bool]) -> _Spoken | None:
+def _speaks(place: Place, reader: Reader) -> tuple[Dialect, tuple[str, ...]] | None:
     """The one dialect that the container speaks, and the fields that show it."""
     found = [(dialect, signs) for dialect in DIALECTS if (signs := dialect.signs(place, reader))]
     if not found:
         return None
-    found = [entry for entry in found if not (_only_annotated(entry) and is_answered(entry[0].NAME))]
     # HAMi counts its shares in nvidia.com/gpu: only a pod's own annotation makes that CastSlice's as well.
     if len(found) > 1 and found[0][0].NAME == castslice.NAME and not castslice.annotated(reader):
         found = found[1:] if found[1][0].NAME == hami.NAME else found
-    if not found:
-        return None
     dialect, signs = found[0]
     if len(found) > 1:
         other, other_signs = found[1]
@@ -69,10 +59,6 @@ def _speaks(place: Place, reader: Reader, is_answered: Callable[[str], bool]) ->
             place, dialect.NAME, signs[0], f"the claim {claim.name!r}", f"{place.field}.resources.claims[0]"
         )
     return dialect, signs
-
-
-def _only_annotated(entry: _Spoken) -> bool:
-    return all(sign.startswith("metadata.") for sign in entry[1])
 
 
 def _two_ways(place: Place, first: str, sign: str, second: str, other_sign: str) -> RequestError:

@@ -21,7 +21,8 @@ CLASS_RESOURCES: Final = tuple(f"deviceclass.resource.kubernetes.io/{name}" for 
 
 #: The signs of a request, whatever the dialect: how resources begin, and annotations that need no resource beside them.
 RESOURCE_PREFIXES: Final = ("nvidia.com/", "tencent.com/vcuda-", "gpuslice.io/", *CLASS_RESOURCES)
-ANNOTATIONS: Final = (native.FRACTION, kai.FRACTION, kai.MEMORY, kai.DEVICES)
+ASKING: Final = {native.NAME: (native.FRACTION,), kai.NAME: (kai.FRACTION, kai.MEMORY, kai.DEVICES)}
+ANNOTATIONS: Final = tuple(name for names in ASKING.values() for name in names)
 
 
 def annotations_read(settings: Settings) -> tuple[str, ...]:

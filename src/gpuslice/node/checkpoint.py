@@ -81,6 +81,8 @@ class PreparedClaim(msgspec.Struct, kw_only=True):
     #: Of a device plugin's resource: the devices that a container has. Then there is no claim in the API server.
     slots: list[str] = []
     resource: str = ""
+    #: 0 if it was not written down.
+    slots_per_gpu: int = 0
     container: str = ""
 
     @property

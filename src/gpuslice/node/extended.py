@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gpuslice.model import devices
 from gpuslice.node.errors import AgentError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gpuslice.node.slot_allocations import SlotAllocations
 
 _LOOK_SECONDS: Final = 10.0
+#: After an allocation: the kubelet lists the container by then.
+_SOON_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,14 @@ class ExtendedSettings:
     shared_resource: str = devices.SHARED_RESOURCE
     whole_resource: str = devices.WHOLE_RESOURCE
     slots_per_gpu: int = devices.SLOTS_PER_GPU
+
+    @property
+    def resources(self) -> dict[Mode, SlotResource]:
+        """A GPU that is given out whole has one slot."""
+        return {
+            Mode.SHARE: SlotResource(self.shared_resource, self.slots_per_gpu),
+            Mode.WHOLE: SlotResource(self.whole_resource, 1),
+        }
 
 
 @dataclass
@@ -61,13 +72,11 @@ class ExtendedResources:
         self._log = log
         self._states: Sequence[GpuState] = ()
         self._stated = asyncio.Event()
+        self._allocated = asyncio.Event()
         self._complaint = ""
         self._offers = [
             _Offer(resource, mode, DevicePlugin(kubelet_folder / "device-plugins", resource, self._allocate, log))
-            for resource, mode in (
-                (SlotResource(settings.shared_resource, settings.slots_per_gpu), Mode.SHARE),
-                (SlotResource(settings.whole_resource, 1), Mode.WHOLE),
-            )
+            for mode, resource in settings.resources.items()
         ]
 
     async def show(self, states: Sequence[GpuState]) -> None:
@@ -85,7 +94,9 @@ class ExtendedResources:
 
     async def _allocate(self, resource: SlotResource, wanted: Sequence[str]) -> PreparedClaim:
         (offer,) = (offer for offer in self._offers if offer.resource == resource)
-        return await self._allocations.allocate(resource, wanted, offer.gpus)
+        made = await self._allocations.allocate(resource, wanted, offer.gpus)
+        self._allocated.set()
+        return made
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -94,11 +105,22 @@ class ExtendedResources:
         try:
             while True:
                 await self._look()
-                await asyncio.sleep(_LOOK_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._learn_of_the_new()
         finally:
             for plugin in plugins:
                 plugin.cancel()
             await asyncio.gather(*plugins, return_exceptions=True)
+
+    async def _learn_of_the_new(self) -> NoReturn:
+        """A container may be gone at the next look, and who it was would never be known."""
+        while True:
+            await self._allocated.wait()
+            self._allocated.clear()
+            await asyncio.sleep(_SOON_SECONDS)
+            with contextlib.suppress(AgentError):  # the next look tells
+                self._allocations.learn(await pod_resources.containers(self._kubelet_folder))
 
     async def _look(self) -> None:
         try:

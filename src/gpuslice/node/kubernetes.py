@@ -1,7 +1,8 @@
 """The agent as a node of Kubernetes: what serves the kubelet, put together and started in the right order.
 
 A node has one backend at a time: its GPUs are ResourceSlices, or they are extended resources. So nothing is offered
-twice, and before the backend changes the pods of the other one must be gone.
+twice. When the backend changes, or the name or the size of slots, nothing is offered until the pods that have GPUs the
+old way are gone; they are served meanwhile, and can end.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.audit import Audit
+    from gpuslice.node.checkpoint import PreparedClaim
     from gpuslice.node.registry import Registry
     from gpuslice.node.resource_slices import GpuState, SliceContent
     from gpuslice.node.state import StateFolder
 
 _COMPARE_SECONDS: Final = 300.0
+_WAIT_SECONDS: Final = 2.0
 _COMPONENT: Final = "agent"
 
 
@@ -131,17 +134,23 @@ class KubernetesNode:
         await self._preparing.recover()
         cdi.remove_unused_libraries(self._library_place, self._libraries, self._cdi)
         await asyncio.to_thread(self._vendor.refresh)
-        await self._check_backend()
         self._start(self._recorder.run())
-        if self._settings.backend is Backend.DRA:
-            await self._start_claims()
-        else:
+        if self._settings.backend is not Backend.DRA:
             self._start(self._withdraw())
-            self._start_slots()
+        if await self._old_ones():
+            self._start(self._wait_for_old_ones())
+        else:
+            await self._offer()
 
     def gpu_states(self) -> Sequence[GpuState]:
         """The node's GPUs, as they were when they were last looked at."""
         return () if self._publication is None else self._publication.states
+
+    async def _offer(self) -> None:
+        if self._settings.backend is Backend.DRA:
+            await self._start_claims()
+        else:
+            self._start_slots()
 
     async def _start_claims(self) -> None:
         publisher = Publisher(self._api, self._settings.node)
@@ -180,27 +189,48 @@ class KubernetesNode:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def _check_backend(self) -> None:
-        """A GPU must not be offered while pods that got it through the other backend are on it."""
-        extended = self._settings.backend is Backend.EXTENDED
+    async def _wait_for_old_ones(self) -> None:
+        """A GPU must not be offered while pods that got it otherwise are on it."""
+        claimed = any(not claim.slots for claim in self._unlike_now())
+        if claimed:  # a pod with claims can only end while somebody undoes them
+            await self._plugin.start()
+            await self._registration.start()
+        told = ""
+        while old := await self._old_ones():
+            pods = ", ".join(sorted({f"{claim.namespace}/{claim.pod or claim.name}" for claim in old})[:8])
+            if pods != told:
+                told = pods
+                self._log.warning(
+                    "nothing is offered until pods that have GPUs through the other backend, or in slots of another "
+                    "name or size, are gone: drain the node, or run the agent as before",
+                    pods=pods,
+                )
+            await asyncio.sleep(_WAIT_SECONDS)
+        if claimed:
+            await self._registration.stop()
+            await self._plugin.stop()
+        await self._offer()
+
+    async def _old_ones(self) -> list[PreparedClaim]:
+        """What was prepared otherwise than it would be now, and is not known to be gone."""
         try:
-            if extended:
+            if self._settings.backend is not Backend.DRA:
                 await self._preparing.compare_with_cluster()
-            elif any(claim.slots for claim in self._checkpoint.claims.values()):
-                for _ in range(2):  # what is not listed twice is gone
-                    await self._slots.release_gone(await pod_resources.containers(self._settings.kubelet_folder))
+            if any(claim.slots for claim in self._unlike_now()):
+                await self._slots.release_gone(await pod_resources.containers(self._settings.kubelet_folder))
         except AgentError as error:
-            self._log.warning("cannot tell whether pods of the other backend are gone", reason=str(error))
-        others = [claim for claim in self._checkpoint.claims.values() if bool(claim.slots) is not extended]
-        if others:
-            other = Backend.DRA if extended else Backend.EXTENDED
-            pods = ", ".join(sorted({f"{claim.namespace}/{claim.pod or claim.name}" for claim in others})[:8])
-            raise AgentError(
-                "backend",
-                f"pods on this node have GPUs through the backend {other}: {pods}",
-                field="backend",
-                remedy=f"drain the node first, or run the agent with --backend {other}",
-            )
+            self._log.warning("cannot tell whether pods are gone", reason=str(error))
+        return self._unlike_now()
+
+    def _unlike_now(self) -> list[PreparedClaim]:
+        by_claims = self._settings.backend is Backend.DRA
+        sizes = {resource.name: resource.slots_per_gpu for resource in self._settings.extended.resources.values()}
+        return [
+            claim
+            for claim in self._checkpoint.claims.values()
+            if bool(claim.slots) is by_claims
+            or (claim.slots and (claim.slots_per_gpu or sizes.get(claim.resource)) != sizes.get(claim.resource))
+        ]
 
     async def _withdraw(self) -> None:
         """Removes what was published with the backend dra."""

@@ -91,6 +91,13 @@ class SlotAllocations:
             self._tell_pod(known, container)
         await self.release_gone(listed)
 
+    def learn(self, listed: Sequence[ContainerSlots]) -> None:
+        """Whose the sessions are, and nothing else: soon after an allocation, so that a short life is known, too."""
+        for container in listed:
+            known = self._checkpoint.claims.get(container.uid)
+            if known is not None:
+                self._tell_pod(known, container)
+
     async def release_gone(self, listed: Sequence[ContainerSlots]) -> None:
         """Undoes what no pod has any more. To be certain, that takes two lists."""
         found = {container.uid for container in listed}
@@ -151,4 +158,5 @@ def _plan(resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]
         sessions=[PreparedSession(request=REQUEST, id=uid, token=secrets.token_urlsafe(32))],
         slots=sorted(wanted),
         resource=resource.name,
+        slots_per_gpu=resource.slots_per_gpu,
     )

@@ -90,7 +90,7 @@ def denied(pod: Object, context: Context | None = None) -> str:
 def read(pod: Object, settings: Settings = DEFAULT_SETTINGS, *, opted_in: bool = False) -> list[Reading]:
     """What the containers ask for."""
     decoded = msgspec.convert(pod, Pod)
-    return read_pod(Reader(decoded, settings, opted_in=opted_in), lambda _dialect: False)
+    return read_pod(Reader(decoded, settings, opted_in=opted_in))
 
 
 def under(*rules: Object, **context: Any) -> Context:  # noqa: ANN401 - fields of the context

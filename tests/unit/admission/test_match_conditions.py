@@ -44,8 +44,9 @@ RESOURCES = [
     "gpuslice.io/memory",
     "gpuslice.io/cores",
 ]
-#: As the API server writes them: whole, not negative, in one way.
+#: As the API server writes them: whole and not negative, and in one way but for the last of these.
 AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "25Ki", "1e3"]
+AMOUNTS += ["007", "+50", "50.", "100e0", "1E-0", "0200", "+200."]
 TEXTS = [
     "",
     "0",
@@ -99,7 +100,7 @@ def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
         lambda given: {"name": "main"} if given is None else {"name": "main", "resources": given},
         st.none() | resources,
     )
-    texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\u00a0\u3000x\n", max_size=6)
+    texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\v\u00a0\u3000x\n", max_size=6)
     annotations = st.dictionaries(st.sampled_from(SAID), texts, max_size=4)
     return st.builds(
         lambda named, init, said: pod(
@@ -198,7 +199,10 @@ def test_what_is_malformed_is_seen_without_us(asked: Object) -> None:
         pod(container(limits={"nvidia.com/mig-1g.5gb.me": "1"})),
         pod(container(limits={"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1k", "nvidia.com/gpucores": "100"})),
         pod(container(), annotations={"gpu-fraction": "1 / 3"}),
+        pod(container(), annotations={"gpu-fraction": "1\v/\v3"}),
         pod(container(), annotations={"gpuslice.io/fraction": "3/3"}),
+        pod(container(limits={"gpuslice.io/cores": "100e0", "gpuslice.io/memory": "+1Gi"})),
+        pod(container(limits={"tencent.com/vcuda-core": "+050.", "tencent.com/vcuda-memory": "4"})),
         pod(container(), annotations={"gpuslice.io/sharing": "everybody"}),
         pod(
             container(limits=GPU),
@@ -219,6 +223,23 @@ def test_what_is_malformed_is_seen_without_us(asked: Object) -> None:
 )
 def test_what_is_well_formed_never_waits_for_us(asked: Object) -> None:
     assert not _holds(MALFORMED, asked)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"gpuslice.io/fraction": "0.5", "gpuslice.io/containers": "missing," * 1000},
+        {"gpuslice.io/fraction": " " * 10_000 + "2"},
+        {"gpu-fraction": " " * 10_000 + "2"},
+    ],
+    ids=lambda said: next(reversed(said)),
+)
+def test_the_api_server_does_not_spend_seconds_on_long_texts(said: Object) -> None:
+    asked = pod(container(), annotations=said)
+    assert not _holds(MALFORMED, asked)
+    denial = admit(asked).decision.denial
+    assert denial is not None
+    assert denial.malformed
 
 
 def test_names_are_configuration() -> None:

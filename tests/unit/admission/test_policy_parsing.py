@@ -47,6 +47,7 @@ def test_a_policy_becomes_rules() -> None:
         ({"name": "r", "defaults": {"cores": 2}, "maximum": {"cores": 1}}, "spec.rules[0].defaults.cores: is above"),
         ({"name": "r", "backend": "dra", "targetResource": "a/b"}, "spec.rules[0].targetResource: counts slots"),
         ({"name": "r", "targetResource": "cpu"}, "targetResource: "),
+        ({"name": "r", "targetResource": "nvidia.com/gpu"}, "counts whole GPUs"),
         ({"name": "r", "targetResource": "requests.example.com/x"}, "is not the name of an extended resource"),
         ({"name": "r", "targetResource": "kubernetes.io/batch"}, "is not the name of an extended resource"),
         ({"name": "r", "targetResource": "gpuslice.io/memory"}, "has a meaning in a dialect"),

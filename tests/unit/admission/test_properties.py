@@ -250,7 +250,7 @@ def test_a_container_that_another_webhook_adds_is_served_on_the_next_call() -> N
 
 
 @pytest.mark.parametrize("annotations", [{"gpuslice.io/fraction": "1/2"}, {"gpu-fraction": "0.5"}])
-@pytest.mark.parametrize("injected", [None, {"nvidia.com/gpumem": 100}])
+@pytest.mark.parametrize("injected", [None, {"nvidia.com/gpumem": 100}, {"gpuslice.io/memory": "1Gi"}])
 def test_what_the_first_container_was_given_is_not_given_to_one_that_is_put_before_it(
     annotations: Object, injected: Object | None
 ) -> None:

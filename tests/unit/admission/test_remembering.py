@@ -159,6 +159,15 @@ def test_a_large_pod_is_not_remembered() -> None:
     assert len(context.answers) == 0
 
 
+def test_a_short_pod_that_asks_for_very_much_is_not_remembered() -> None:
+    partitions = {f"nvidia.com/mig-{memory}": 32 for memory in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")}
+    crowd = [container(f"c{number}", {"nvidia.com/gpumem": 1}) for number in range(20)]
+    context, strict = Context(), under({"maximum": {"memory": "1Ki"}})
+    assert admit(pod(container(limits=partitions)), context).decision.outcome is Outcome.REWRITTEN
+    assert admit(pod(*crowd), strict).decision.outcome is Outcome.DENIED
+    assert len(context.answers) == len(strict.answers) == 0
+
+
 def test_what_is_asked_for_stays_and_the_rest_is_forgotten() -> None:
     recent: Recent[str] = Recent()
     recent.put("asked for", "value")

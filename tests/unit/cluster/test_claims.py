@@ -12,6 +12,7 @@ import pytest
 from gpuslice.cluster import claims
 from gpuslice.cluster import network as networks
 from gpuslice.cluster.claims import ClaimError
+from gpuslice.simulator import configuration
 from gpuslice.simulator import machine as machines
 
 if TYPE_CHECKING:
@@ -46,12 +47,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_number_is_claimed_once_until_it_is_given_back(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     first, descriptor = claims.take(one, "machine-of-none")
-    second, another = claims.take(other, "machine-of-none")
+    second, another = claims.take(other, "another-machine-of-none")
     assert first.network != second.network
     claims.give_back(one)
     assert claims.take(one, "machine-of-none")[0] == first
     for number in (descriptor, another):
         os.close(number)
+
+
+def test_who_comes_second_with_the_same_folder_or_machine_takes_nothing_from_the_first(
+    tmp_path: Path, machine_name: str
+) -> None:
+    cluster = tmp_path / "cluster"
+    claim, descriptor = claims.take(cluster, machine_name)
+    machine = machines.create(configuration.from_text("1xT4", name=machine_name))
+    for folder, name in ((cluster, "machine-of-none"), (tmp_path / "elsewhere", machine_name)):
+        with pytest.raises(ClaimError, match="is up or coming up"):
+            claims.take(folder, name)
+    assert claim.network.claim.exists()
+    assert machine in machines.machines()
+    claims.give_back(cluster)
+    os.close(descriptor)
 
 
 def test_without_a_free_number_it_says_what_to_do(tmp_path: Path, folder: Path) -> None:

@@ -75,11 +75,14 @@ class Crowd:
 
     def hold(self, connection: Connection) -> None:
         """Its body is large. When all together are too large, the one that has been coming in longest goes: the API
-        server is fast.
+        server is fast. Those that wait for their answer stay, even if they are too much by themselves.
         """
         self._large[connection] = None
         while sum(each.held_bytes for each in self._large) > MAX_HELD_BYTES:
-            next(each for each in self._large if each.incoming).give_way()
+            longest = next((each for each in self._large if each.incoming), None)
+            if longest is None:
+                break
+            longest.give_way()
 
     def release(self, connection: Connection) -> None:
         self._large.pop(connection, None)

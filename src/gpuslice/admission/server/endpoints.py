@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from gpuslice.admission.context import UnknownNamespaceError
-from gpuslice.admission.decisions import Outcome
+from gpuslice.admission.decisions import NO_GPU, Outcome
 from gpuslice.admission.review import ReviewError, examine, read_request
 from gpuslice.admission.server import validating
 from gpuslice.admission.server.metrics import Refusal
@@ -41,11 +41,18 @@ _TOO_MUCH: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
 }
+#: How long a review waits for a server that has only just started. The API server waits three seconds.
+_SECONDS_TO_SYNC: Final = 2.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class _UnknownLabelsError(GpusliceError):
-    """Raised when policies look at the labels of a namespace, and nobody can tell what they are."""
+class _UnknownPolicyError(GpusliceError):
+    """Raised when nobody can tell which policy is meant for a pod: passed as it is, it could be past that."""
+
+
+class _NotSyncedError(Exception):
+    """Raised when a pod may ask for a GPU, and the policies of the cluster have not all been seen yet."""
 
 
 class Routes:
@@ -130,8 +137,8 @@ class Reviews:
         if len(request.body) > LARGE_REVIEW:
             return self._mutate_slowly(request.body, started)
         try:
-            reviewed = examine(request.body, self._cluster.context())
-        except UnknownNamespaceError:
+            reviewed = self._examine(request.body)
+        except (UnknownNamespaceError, _NotSyncedError):
             return self._mutate_slowly(request.body, started)
         except Exception as error:  # noqa: BLE001 - one review must not take the others with it
             return self._mutation_failed(error, started)
@@ -141,9 +148,8 @@ class Reviews:
 
     async def _mutate_slowly(self, body: bytes, started: float) -> Response:
         try:
-            reviewed = await self._in_thread(lambda: examine(body, self._cluster.context()))
-        except _UnknownLabelsError as error:
-            # Passed as it is, the pod could be past its policy.
+            reviewed = await self._examine_slowly(body)
+        except _UnknownPolicyError as error:
             self._metrics.mutation_failed(time.perf_counter() - started)
             denied = validating.deny(
                 read_request(body).uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable"
@@ -155,6 +161,28 @@ class Reviews:
         if reviewed.templates:
             return await self._mutate_with_templates(reviewed, started)
         return self._mutated(reviewed, started)
+
+    def _examine(self, body: bytes) -> Reviewed:
+        # Not every API server looks at /readyz before it asks: one that has a URL, and no Service, does not.
+        synced = self._cluster.synced()
+        reviewed = examine(body, self._cluster.context())
+        if not synced and reviewed.decision is not NO_GPU:
+            raise _NotSyncedError
+        return reviewed
+
+    async def _examine_slowly(self, body: bytes) -> Reviewed:
+        try:
+            return await self._in_thread(lambda: self._examine(body))
+        except _NotSyncedError:
+            await self._wait_until_synced()
+            return await self._in_thread(lambda: self._examine(body))
+
+    async def _wait_until_synced(self) -> None:
+        latest = time.monotonic() + _SECONDS_TO_SYNC
+        while not self._cluster.synced():
+            if time.monotonic() > latest:
+                raise _UnknownPolicyError("the policies of the cluster are not known yet; try again")
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
     async def _mutate_with_templates(self, reviewed: Reviewed, started: float) -> Response:
         """Without its templates the pod could never start. So it is denied if they cannot be made, whatever the
@@ -237,12 +265,14 @@ class Reviews:
             try:
                 await self._cluster.learn(unknown.namespace)
             except GpusliceError as error:
-                raise _UnknownLabelsError(f"the labels of namespace {unknown.namespace}: {error}") from error
+                raise _UnknownPolicyError(f"the labels of namespace {unknown.namespace}: {error}") from error
             return await loop.run_in_executor(self._threads, work)
 
     def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
         decision = reviewed.decision
-        more = {"message": message} if message else {}
+        more: dict[str, object] = {"message": message} if message else {}
+        if decision.warnings:  # whoever made the pod may be a controller, which shows them to nobody
+            more["warnings"] = decision.warnings
         self._log.info(
             "decided",
             uid=reviewed.uid,
