@@ -5,6 +5,35 @@ struct usage {
     uint64_t total, used;
 };
 
+enum { MOST_LOOKS = 16 };
+
+static uint64_t look(const struct target *target) {
+    sim_reap(&process);
+    if (target->compute != NULL) {
+        return sim_memory_used(&process, instance_domain(target));
+    }
+    uint64_t used = 0;
+    for (uint32_t part = 0; part < SIM_DOMAINS_PER_GPU; part++) {
+        used += sim_memory_used(&process, sim_domain(target->gpu, part));
+    }
+    return used;
+}
+
+/* Processes go on while they are added up: what one of them frees, or leaves when it dies, may be counted once more with
+ * the one that took it. So it is looked again until two looks agree, and of what never stands still the least is taken. */
+static uint64_t look_steadily(const struct target *target) {
+    uint64_t before = look(target), least = before;
+    for (int looks = 1; looks < MOST_LOOKS; looks++) {
+        uint64_t now = look(target);
+        if (now == before) {
+            return now;
+        }
+        least = now < least ? now : least;
+        before = now;
+    }
+    return least;
+}
+
 /* The whole GPU's numbers tell what all tenants of its partitions hold, so with MIG only an administrator sees them. */
 static nvmlReturn_t measure(nvmlDevice_t device, const void *answer, struct usage *usage) {
     struct target target;
@@ -15,17 +44,8 @@ static nvmlReturn_t measure(nvmlDevice_t device, const void *answer, struct usag
     if (target.compute == NULL && mig_enabled(&target) && !administrator()) {
         return NVML_ERROR_NO_PERMISSION;
     }
-    sim_reap(&process);
-    uint64_t used = 0, capacity;
-    if (target.compute != NULL) {
-        capacity = sim_memory_capacity(process.machine, instance_domain(&target));
-        used = sim_memory_used(&process, instance_domain(&target));
-    } else {
-        capacity = sim_memory_capacity(process.machine, sim_domain(target.gpu, 0));
-        for (uint32_t part = 0; part < SIM_DOMAINS_PER_GPU; part++) {
-            used += sim_memory_used(&process, sim_domain(target.gpu, part));
-        }
-    }
+    uint32_t domain = target.compute != NULL ? instance_domain(&target) : sim_domain(target.gpu, 0);
+    uint64_t capacity = sim_memory_capacity(process.machine, domain), used = look_steadily(&target);
     usage->total = capacity * SIM_UNIT;
     usage->used = used < capacity ? used * SIM_UNIT : usage->total;
     return NVML_SUCCESS;
