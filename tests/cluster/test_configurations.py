@@ -312,21 +312,16 @@ async def _metrics(api: Api) -> str:
 
 async def _looks_for_malformed_requests(api: Api, namespace: str) -> int:
     """How often the API server has evaluated the validating webhook's conditions."""
-    name = re.escape(webhook_name(namespace, "pods.validate"))
-    counts = re.findall(
-        rf'^apiserver_admission_match_condition_evaluation_seconds_count\{{[^}}]*name="{name}[^}}]*\}} (\d+)',
-        await _metrics(api),
-        re.MULTILINE,
-    )
-    return sum(map(int, counts))
+    metric = "apiserver_admission_match_condition_evaluation_seconds_count"
+    return await _count(api, metric, webhook_name(namespace, "pods.validate"))
 
 
 async def _calls(api: Api, namespace: str) -> int:
     """How often the API server has called the test's webhooks about pods, by its own count."""
-    name = re.escape(webhook_name(namespace, "pods."))
-    counts = re.findall(
-        rf'^apiserver_admission_webhook_request_total\{{[^}}]*name="{name}[^}}]*\}} (\d+)',
-        await _metrics(api),
-        re.MULTILINE,
-    )
-    return sum(map(int, counts))
+    return await _count(api, "apiserver_admission_webhook_request_total", webhook_name(namespace, "pods."))
+
+
+async def _count(api: Api, metric: str, name: str) -> int:
+    """The sum over the webhooks whose names begin so."""
+    found = re.findall(rf'^{metric}\{{[^}}]*name="{re.escape(name)}[^}}]*\}} (\d+)', await _metrics(api), re.MULTILINE)
+    return sum(map(int, found))

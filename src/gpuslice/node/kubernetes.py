@@ -126,6 +126,7 @@ class KubernetesNode:
         self._fleet = Fleet(settings.policies, partitions, Health(state.health), load=lambda: _load(registry))
         self._publication: FleetPublication | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._complaint = ""
 
     async def start(self) -> None:
         """Takes up what was, serves, and only then tells the kubelet so."""
@@ -206,10 +207,14 @@ class KubernetesNode:
                     pods=pods,
                 )
             await asyncio.sleep(_WAIT_SECONDS)
-        if claimed:
-            await self._registration.stop()
-            await self._plugin.stop()
-        await self._offer()
+        try:
+            if claimed:
+                await self._registration.stop()
+                await self._plugin.stop()
+            await self._offer()
+        except Exception:
+            self._log.exception("the GPUs cannot be offered: start the agent anew")  # nobody else hears of it
+            raise
 
     async def _old_ones(self) -> list[PreparedClaim]:
         """What was prepared otherwise than it would be now, and is not known to be gone."""
@@ -219,7 +224,11 @@ class KubernetesNode:
             if any(claim.slots for claim in self._unlike_now()):
                 await self._slots.release_gone(await pod_resources.containers(self._settings.kubelet_folder))
         except AgentError as error:
-            self._log.warning("cannot tell whether pods are gone", reason=str(error))
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                self._log.warning("cannot tell whether pods are gone", reason=str(error))
+        except Exception:  # noqa: BLE001 - told, and tried again: what is not known to be gone is there
+            self._log.exception("cannot tell whether pods are gone")
         return self._unlike_now()
 
     def _unlike_now(self) -> list[PreparedClaim]:
