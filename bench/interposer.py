@@ -1,82 +1,77 @@
 """What the interposer costs: each call bare, behind the least that an interposer can do, and behind gpuslice.
 
-`python -m bench.interposer` shows a table and writes `bench/results/interposer.json`. The variants take turns in
-one run, and each figure is the median over the turns. The measuring thread's processor time counts, except for starts.
+`python -m bench.interposer` shows tables and writes `bench/results/interposer*.json`. Each variant is a process that
+measures a batch whenever it is told to, so the variants take turns within a millisecond (`bench.turns`). The measuring
+thread's processor time counts, except for starts.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from bench.figures import Figure, publish
 from bench.run import cuda_headers
+from bench.turns import take_turns
 from gpuslice.cli import preload
 from gpuslice.node.client import AgentClient
 from gpuslice.simulator import configuration, machine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from bench.turns import Sample
     from gpuslice.node.messages import SessionView
 
 _ROOT: Final = Path(__file__).resolve().parent
-_RESULTS: Final = _ROOT / "results" / "interposer.json"
 _VARIANTS: Final = ("bare", "floor", "gpuslice")
-_TURNS: Final = 7
+_TURNS: Final = 200
+_START_TURNS: Final = 25
+_LIVE: Final = (1, 1000, 10000, 100000)
+_THREADS: Final = (1, 2, 4)
+_BESIDE: Final = 8
 _TOGETHER: Final = (1, 4, 16, 64)
 _LIMIT: Final = 4 << 30
-#: What is promised: nanoseconds added to the bare call; the unit says where it is something else.
-_GOALS: Final = {
-    **{f"alloc+free, {live} live": 60.0 for live in (1, 1000, 10000, 100000)},
-    "alloc+free, 8 processes idle beside it": 120.0,
-    "alloc+free, 8 processes at once": 120.0,
-    "launch": 3.0,
-    "cuMemGetInfo": 30.0,
-    **{f"start of {count} together": 2e6 for count in _TOGETHER},
-}
-_NAMES: Final = {
-    **{f"live-{live}": f"alloc+free, {live} live" for live in (1, 1000, 10000, 100000)},
-    **{f"threads-{count}": f"alloc+free, {count} threads" for count in (1, 2, 4)},
-    "pair": "alloc+free, 8 processes idle beside it",
-    "busy": "alloc+free, 8 processes at once",
-    "async": "alloc+free in stream order",
-    "info": "cuMemGetInfo",
-}
-_MEMORY_GOAL: Final = 1 << 20
+#: Nanoseconds that gpuslice may add to the bare call.
+_PAIR_NS: Final = 60
+_BUSY_PAIR_NS: Final = 120
+_STREAM_ORDERED_PAIR_NS: Final = 120
+_LAUNCH_NS: Final = 3
+_MEMORY_INFO_NS: Final = 30
+_START_MICROSECONDS: Final = 2000
+_MEMORY_KIB: Final = 1024
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One call in all variants, in nanoseconds."""
+class Worker:
+    """A process that measures a batch when it is told to."""
 
-    name: str
-    bare: float
-    floor: float | None
-    gpuslice: float
-    goal_added: float | None
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._input, self._output = process, process.stdin, process.stdout
+        assert self._output.readline() == "ready\n", "a benchmark program failed"
 
-    @property
-    def added(self) -> float:
-        return self.gpuslice - self.bare
+    def ask(self, request: str) -> None:
+        self._input.write(request + "\n")
+        self._input.flush()
 
-    @property
-    def ratio(self) -> float:
-        return self.gpuslice / self.bare
+    def answer(self) -> float:
+        return float(self._output.readline())
+
+    def measure(self, request: str) -> float:
+        self.ask(request)
+        return self.answer()
+
+    def end(self) -> None:
+        self._process.communicate()
 
 
 class Bench:
@@ -128,36 +123,28 @@ class Bench:
     def _inside(self) -> dict[str, str]:
         return self.base | preload.environment(self.session, self.base)
 
-    def run(self, variant: str, *arguments: str) -> dict[str, float]:
-        return _figures(self._start(variant, *arguments).communicate()[0])
+    @contextmanager
+    def workers(self, count: int = 1) -> Iterator[Mapping[str, Sequence[Worker]]]:
+        """So many processes of each variant, each with one allocation."""
+        started = {name: [Worker(self._start(name, "serve")) for _ in range(count)] for name in _VARIANTS}
+        try:
+            for workers in started.values():
+                for worker in workers:
+                    worker.measure("live 1")
+            yield started
+        finally:
+            for workers in started.values():
+                for worker in workers:
+                    worker.end()
 
-    def stay(self, variant: str, count: int) -> list[subprocess.Popen[str]]:
-        """Processes that take part in the session; they end when their input does."""
-        return self._start_ready(variant, count, "stay")
+    def run_together(self, variant: str, count: int) -> list[dict[str, float]]:
+        """Processes that call cuInit and end."""
+        started = [self._start(variant, "start") for _ in range(count)]
+        return [_numbers(process.communicate()[0]) for process in started]
 
-    def run_at_once(self, variant: str, count: int) -> list[dict[str, float]]:
-        """Processes that all begin when the last of them is ready."""
-        started = self._start_ready(variant, count, "together")
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return [_figures(process.communicate()[0]) for process in started]
-
-    def _start_ready(self, variant: str, count: int, mode: str) -> list[subprocess.Popen[str]]:
-        started = [self._start(variant, mode) for _ in range(count)]
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready 0\n"
-        return started
-
-    def run_together(self, variant: str, count: int, *arguments: str) -> list[dict[str, float]]:
-        started = [self._start(variant, *arguments) for _ in range(count)]
-        return [_figures(process.communicate()[0]) for process in started]
-
-    def _start(self, variant: str, *arguments: str) -> subprocess.Popen[str]:
+    def _start(self, variant: str, mode: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.program, *arguments],
+            [self.program, mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -165,103 +152,105 @@ class Bench:
         )
 
 
-def _figures(output: str) -> dict[str, float]:
+def _numbers(output: str) -> dict[str, float]:
     assert output, "a benchmark program failed"
     return {name: float(number) for name, number in (line.split() for line in output.splitlines())}
 
 
-def _calls(bench: Bench) -> dict[str, dict[str, float]]:
-    """Nanoseconds by call and variant."""
-    turns: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(_TURNS):
-        for variant in _VARIANTS:
-            others = bench.stay(variant, 8)
-            found = bench.run(variant, "pair")
-            for other in others:
-                other.communicate()
-            found["busy"] = statistics.median(busy["pair"] for busy in bench.run_at_once(variant, 8))
-            found |= bench.run(variant, "calls")
-            for count in (1, 2, 4):
-                found |= bench.run(variant, "threads", str(count))
-            for name, number in found.items():
-                turns[_NAMES.get(name, name), variant].append(number)
-    table: dict[str, dict[str, float]] = defaultdict(dict)
-    for (name, variant), numbers in turns.items():
-        table[name][variant] = statistics.median(numbers)
-    return table
+def _calls(bench: Bench) -> list[Figure]:
+    figures = []
+
+    def measure(name: str, of: Callable[[str], Callable[[], float]], goal: float | None) -> None:
+        samples = take_turns({variant: of(variant) for variant in _VARIANTS}, _TURNS)
+        figures.extend(_figures(name, samples, goal))
+
+    with bench.workers() as alone:
+
+        def batch(request: str, variant: str) -> Callable[[], float]:
+            return partial(alone[variant][0].measure, request)
+
+        for live in _LIVE:
+            for variant in _VARIANTS:
+                alone[variant][0].measure(f"live {live}")
+            measure(f"alloc+free, {live} live", partial(batch, "pair"), _PAIR_NS)
+        measure("alloc+free in stream order", partial(batch, "async"), _STREAM_ORDERED_PAIR_NS)
+        measure("launch", partial(batch, "launch"), _LAUNCH_NS)
+        measure("cuMemGetInfo", partial(batch, "info"), _MEMORY_INFO_NS)
+    for count in _THREADS:
+        with bench.workers() as threaded:
+            measure(
+                f"alloc+free, {count} threads",
+                lambda variant, count=count, workers=threaded: partial(workers[variant][0].measure, f"threads {count}"),  # type: ignore[misc]
+                None,
+            )
+    with bench.workers(1 + _BESIDE) as crowd:
+        measure(
+            f"alloc+free, {_BESIDE} processes idle beside it",
+            lambda variant: partial(crowd[variant][0].measure, "pair"),
+            _BUSY_PAIR_NS,
+        )
+        measure(
+            f"alloc+free, {_BESIDE} processes at once",
+            lambda variant: partial(_at_once, crowd[variant][:_BESIDE]),
+            _BUSY_PAIR_NS,
+        )
+    return figures
 
 
-def _starts(bench: Bench) -> tuple[list[Figure], float]:
-    """Wall time per process from start to end with a cuInit in it, and the bytes that gpuslice adds to a process."""
+def _at_once(workers: Sequence[Worker]) -> float:
+    for worker in workers:
+        worker.ask("pair")
+    return statistics.median([worker.answer() for worker in workers])
+
+
+def _figures(name: str, samples: Mapping[str, Sample], goal: float | None) -> list[Figure]:
+    bare, floor, gpuslice = (samples[variant] for variant in _VARIANTS)
+    spread = max(sample.spread for sample in samples.values())
+    return [
+        Figure(name=name, unit="ns", value=gpuslice.low, baseline=bare.low, added_at_most=goal, spread=spread),
+        Figure(name="  behind the floor", unit="ns", value=floor.low, baseline=bare.low, spread=spread),
+    ]
+
+
+def _starts(bench: Bench) -> list[Figure]:
+    """Wall time per process from start to end with a cuInit in it, and what gpuslice adds to a process's memory."""
     figures, private = [], {}
     for count in _TOGETHER:
-        turns: dict[str, list[float]] = defaultdict(list)
-        for _ in range(_TURNS):
-            for variant in ("bare", "gpuslice"):
-                begin = time.perf_counter_ns()
-                said = bench.run_together(variant, count, "start")
-                turns[variant].append((time.perf_counter_ns() - begin) / count)
-                private[variant] = statistics.median(process["private"] for process in said)
-        bare, gpuslice = (statistics.median(turns[variant]) for variant in ("bare", "gpuslice"))
-        name = f"start of {count} together"
-        figures.append(Figure(name, bare, None, gpuslice, _GOALS[name]))
-    return figures, private["gpuslice"] - private["bare"]
 
+        def start(variant: str, count: int = count) -> float:
+            begin = time.perf_counter_ns()
+            said = bench.run_together(variant, count)
+            private[variant] = statistics.median(process["private"] for process in said) / 1024
+            return (time.perf_counter_ns() - begin) / count / 1000
 
-def _order(name: str) -> int:
-    names = [*(f"alloc+free, {live} live" for live in (1, 1000, 10000, 100000)), _NAMES["pair"], _NAMES["busy"]]
-    names += [*(f"alloc+free, {count} threads" for count in (1, 2, 4)), _NAMES["async"], "launch", "cuMemGetInfo"]
-    return names.index(name)
-
-
-def table(figures: Sequence[Figure], *, title: str, scale: float) -> Table:
-    shown = Table("", title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("bare", "floor", "gpuslice", "ratio", "added", "goal"):
-        shown.add_column(heading, justify="right")
-    for figure in figures:
-        goal = figure.goal_added
-        colour = "" if goal is None else "[green]" if figure.added <= goal else "[red]"
-        shown.add_row(
-            figure.name,
-            f"{figure.bare / scale:.1f}",
-            "" if figure.floor is None else f"{figure.floor / scale:.1f}",
-            f"{figure.gpuslice / scale:.1f}",
-            f"{figure.ratio:.2f}",
-            f"{colour}{figure.added / scale:.1f}",
-            "" if goal is None else f"≤ {goal / scale:.0f}",
+        samples = take_turns({variant: partial(start, variant) for variant in ("bare", "gpuslice")}, _START_TURNS)
+        figures.append(
+            Figure(
+                name=f"start of {count} together",
+                unit="µs",
+                value=samples["gpuslice"].low,
+                baseline=samples["bare"].low,
+                added_at_most=_START_MICROSECONDS,
+                spread=max(sample.spread for sample in samples.values()),
+            )
         )
-    return shown
-
-
-def measure() -> tuple[list[Figure], float]:
-    with ExitStack() as stack:
-        bench = Bench(stack)
-        found: Mapping[str, Mapping[str, float]] = _calls(bench)
-        figures = [
-            Figure(name, by["bare"], by["floor"], by["gpuslice"], _GOALS.get(name))
-            for name, by in sorted(found.items(), key=lambda item: _order(item[0]))
-        ]
-        starts, memory = _starts(bench)
-        return [*figures, *starts], memory
+    memory = Figure(
+        name="private memory of a process",
+        unit="KiB",
+        value=private["gpuslice"],
+        baseline=private["bare"],
+        added_at_most=_MEMORY_KIB,
+    )
+    return [*figures, memory]
 
 
 def main() -> int:
-    figures, memory = measure()
-    console = Console()
-    starts = [figure for figure in figures if figure.floor is None]
-    calls = [figure for figure in figures if figure.floor is not None]
-    console.print(table(calls, title="A call in ns (floor: a counter and a table of pointers, no promises)", scale=1))
-    console.print(table(starts, title="A process that calls cuInit, from start to end, in µs", scale=1e3))
-    colour = "green" if memory <= _MEMORY_GOAL else "red"
-    console.print(f"memory of a process, added: [{colour}]{memory / 1024:.0f} KiB[/] (goal: ≤ {_MEMORY_GOAL // 1024})")
-    _RESULTS.parent.mkdir(exist_ok=True)
-    report = {
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-        "added_private_bytes": memory,
-        "results": [asdict(figure) | {"ratio": figure.ratio, "added": figure.added} for figure in figures],
-    }
-    _RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        publish(
+            "interposer", "A call (the floor: a counter and a table of pointers, no promises)", "bare", _calls(bench)
+        )
+        publish("interposer-start", "A process that calls cuInit, from its start to its end", "bare", _starts(bench))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Measures what the simulated driver's calls cost, shows a table, and writes `bench/results/latest.json`.
+"""Measures what the simulated driver's calls cost, shows a table, and writes `bench/results/driver.json`.
 
 The programs in `bench/native` are compiled here against NVIDIA's headers and run on a simulated machine of their own.
 """
@@ -7,43 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from bench.figures import Figure, publish
 from gpuslice.simulator import configuration, machine
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _ROOT: Final = Path(__file__).resolve().parent
-_RESULTS: Final = _ROOT / "results" / "latest.json"
 _GOALS_NS: Final = {"alloc+free": 80.0, "cuLaunchKernel": 40.0}
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of a benchmark program: medians in nanoseconds."""
-
-    name: str
-    nanoseconds: float
-    minimum: float
-    baseline: float
-    baseline_name: str
-    ratio: float
-
-    @property
-    def goal_ns(self) -> float | None:
-        """What we promise for the call, in all its forms."""
-        return _GOALS_NS.get(self.name.partition(",")[0])
 
 
 def cuda_headers() -> Path:
@@ -69,7 +43,7 @@ def build(work: Path, libraries: Path) -> Path:
     return program
 
 
-def measure() -> list[Result]:
+def measure() -> list[Figure]:
     described = configuration.from_text("1xA100-40GB", name=f"bench-{os.getpid()}")
     simulated = machine.create(described)
     try:
@@ -79,36 +53,25 @@ def measure() -> list[Result]:
             done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True, env=environment)
     finally:
         simulated.destroy()
-    return [Result(**json.loads(line)) for line in done.stdout.splitlines()]
+    return [_figure(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def table(results: Sequence[Result]) -> Table:
-    title = "What a call of the simulated driver costs"
-    shown = Table("call", "baseline", title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("ns", "baseline ns", "ratio", "goal"):
-        shown.add_column(heading, justify="right")
-    for result in results:
-        goal = result.goal_ns
-        colour = "" if goal is None else "[green]" if result.nanoseconds <= goal else "[red]"
-        shown.add_row(
-            result.name,
-            result.baseline_name,
-            f"{colour}{result.nanoseconds:.1f}",
-            f"{result.baseline:.1f}",
-            f"{result.ratio:.2f}",
-            "" if goal is None else f"≤ {goal:.0f}",
-        )
-    return shown
+def _figure(line: dict[str, Any]) -> Figure:
+    goal = _GOALS_NS.get(line["name"].partition(",")[0])
+    return Figure(
+        name=f"{line['name']} ({line['baseline_name']})",
+        unit="ns",
+        value=line["nanoseconds"],
+        baseline=line["baseline"],
+        spread=line["spread"],
+        value_at_most=goal,
+    )
 
 
 def main() -> int:
-    results = measure()
-    Console().print(table(results))
-    _RESULTS.parent.mkdir(exist_ok=True)
-    report = {
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-        "results": [asdict(result) for result in results],
-    }
-    _RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    publish("driver", "What a call of the simulated driver costs", "baseline", measure())
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

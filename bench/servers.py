@@ -50,7 +50,7 @@ def build_peer() -> Path:
 def _build(destination: Path) -> None:
     if shutil.which("go") is None:
         raise SystemExit("error: the peer needs Go 1.26; install it, or leave this benchmark out")
-    print(f"==> Building the webhook in Go for comparison into {destination}; packages as they are done:", flush=True)
+    print(f"==> Building the webhook in Go for comparison into {destination}", flush=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as work:
         command = ["go", "build", "-v", "-trimpath", "-ldflags=-s -w", "-o", f"{work}/", "./cmd/..."]
         environment = os.environ | {"CGO_ENABLED": "0"}
@@ -61,8 +61,9 @@ def _build(destination: Path) -> None:
             lines = []
             for line in building.stdout:
                 lines.append(line)
-                print(f"\r\033[K    {len(lines)}: {line.strip()[:90]}", end="", flush=True)
-            print(flush=True)
+                if sys.stdout.isatty():
+                    print(f"\r\033[K    {len(lines)}: {line.strip()[:90]}", end="", flush=True)
+            print("\r\033[K" if sys.stdout.isatty() else f"    {len(lines)} packages", flush=True)
         if building.returncode:
             raise SystemExit("error: the peer cannot be built:\n" + "".join(lines[-20:]))
         finished = Path(work) / "finished"

@@ -1,13 +1,12 @@
 /* What calls cost that an interposer stands in front of; run bare and with each interposer preloaded.
  *
- *     slice_calls calls              pairs with 1 to 100,000 live allocations, launch, memory info
- *     slice_calls pair               pairs alone, with one live allocation
- *     slice_calls together           the same, when its input says so: several processes begin at the same time
- *     slice_calls threads N          pairs by N threads at once, each in nanoseconds of its own time
+ *     slice_calls serve              measures one batch per line of its input, so that variants can take turns:
+ *                                      live N        holds N allocations from now on
+ *                                      pair | async | info | launch     a batch of that call
+ *                                      threads N     a batch of pairs by N threads at once
  *     slice_calls start              what cuInit took, and the process's private memory after it
- *     slice_calls stay               takes part in the session and says so, until its input ends
  *
- * One line "NAME NUMBER" per figure; nanoseconds are medians over batches. */
+ * One line per answer: nanoseconds per call of the calling thread's own time; for `start`, "NAME NUMBER". */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <pthread.h>
@@ -18,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BATCHES 61
-#define CALLS 2000
+#define CALLS 1000 /* in a batch: long enough that reading the clock does not count, short enough to take turns */
 #define BLOCK_BYTES 1024u
 #define MOST_LIVE 100000u
+#define MOST_THREADS 64
 
 static CUcontext context;
 static CUfunction plain;
@@ -61,23 +60,13 @@ static void launch(void) {
     require(cuLaunchKernel(plain, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
 }
 
-static int compare(const void *left, const void *right) {
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* The thread's own time: what other processes do on this machine meanwhile does not count. */
-static double median_ns(void (*call)(void)) {
-    double batches[BATCHES];
-    for (int i = -1; i < BATCHES; i++) {
-        double start = now_ns(CLOCK_THREAD_CPUTIME_ID);
-        for (int j = 0; j < CALLS; j++) {
-            call();
-        }
-        batches[i < 0 ? 0 : i] = (now_ns(CLOCK_THREAD_CPUTIME_ID) - start) / CALLS; /* the first is to be warm */
+static double batch_ns(void (*call)(void)) {
+    double start = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; i < CALLS; i++) {
+        call();
     }
-    qsort(batches, BATCHES, sizeof batches[0], compare);
-    return batches[BATCHES / 2];
+    return (now_ns(CLOCK_THREAD_CPUTIME_ID) - start) / CALLS;
 }
 
 static void open_device(void) {
@@ -90,43 +79,87 @@ static void open_device(void) {
     require(cuModuleGetFunction(&plain, module, "plain"), "cuModuleGetFunction");
 }
 
-static void measure_calls(void) {
-    uint32_t held = 0;
-    for (uint32_t wanted = 1; wanted <= MOST_LIVE; wanted *= wanted == 1 ? 1000 : 10) {
-        for (; held < wanted; held++) {
-            require(cuMemAlloc(&live[held], BLOCK_BYTES), "cuMemAlloc");
-        }
-        printf("live-%u %.2f\n", wanted, median_ns(pair));
+static double hold(uint32_t wanted) {
+    static uint32_t held;
+    for (; held < wanted && held < MOST_LIVE; held++) {
+        require(cuMemAlloc(&live[held], BLOCK_BYTES), "cuMemAlloc");
     }
-    printf("async %.2f\n", median_ns(async_pair));
-    printf("info %.2f\n", median_ns(ask_memory));
-    printf("launch %.2f\n", median_ns(launch));
+    for (; held > wanted; held--) {
+        require(cuMemFree(live[held - 1]), "cuMemFree");
+    }
+    return held;
 }
 
-static void *measure_thread(void *result) {
+/* Threads stay for all batches: starting one costs more than a batch. */
+static struct {
+    pthread_barrier_t begin, end;
+    int count;
+    double results[MOST_THREADS];
+} crew;
+
+static void *measure_thread(void *number) {
     require(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    *(double *)result = median_ns(pair);
+    for (;;) {
+        pthread_barrier_wait(&crew.begin);
+        crew.results[(intptr_t)number] = batch_ns(pair);
+        pthread_barrier_wait(&crew.end);
+    }
     return NULL;
 }
 
-static void measure_threads(int count) {
-    pthread_t threads[64];
-    double results[64];
-    for (int i = 0; i < count; i++) {
-        if (pthread_create(&threads[i], NULL, measure_thread, &results[i]) != 0) {
-            exit(1);
+static double threads_ns(int count) {
+    if (crew.count == 0) {
+        crew.count = count < MOST_THREADS ? count : MOST_THREADS;
+        pthread_barrier_init(&crew.begin, NULL, (unsigned)crew.count + 1);
+        pthread_barrier_init(&crew.end, NULL, (unsigned)crew.count + 1);
+        for (intptr_t i = 0; i < crew.count; i++) {
+            pthread_t thread;
+            if (pthread_create(&thread, NULL, measure_thread, (void *)i) != 0) {
+                exit(1);
+            }
         }
     }
-    for (int i = 0; i < count; i++) {
-        pthread_join(threads[i], NULL);
+    pthread_barrier_wait(&crew.begin);
+    pthread_barrier_wait(&crew.end);
+    double sum = 0;
+    for (int i = 0; i < crew.count; i++) {
+        sum += crew.results[i];
     }
-    qsort(results, (size_t)count, sizeof results[0], compare);
-    printf("threads-%d %.2f\n", count, results[count / 2]);
+    return sum / crew.count;
 }
 
-static void say_ready(void) {
-    puts("ready 0");
+static double answer(const char *what, unsigned number) {
+    static const struct {
+        const char *name;
+        void (*call)(void);
+    } calls[] = {{"pair", pair}, {"async", async_pair}, {"info", ask_memory}, {"launch", launch}};
+    if (strcmp(what, "live") == 0) {
+        return hold(number);
+    }
+    if (strcmp(what, "threads") == 0) {
+        return threads_ns((int)number);
+    }
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        if (strcmp(what, calls[i].name) == 0) {
+            return batch_ns(calls[i].call);
+        }
+    }
+    fprintf(stderr, "error: what is %s?\n", what);
+    exit(2);
+}
+
+static void serve(void) {
+    char line[64], what[32];
+    open_device();
+    puts("ready");
     fflush(stdout);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        unsigned number = 0;
+        if (sscanf(line, "%31s %u", what, &number) >= 1) {
+            printf("%.3f\n", answer(what, number));
+            fflush(stdout);
+        }
+    }
 }
 
 /* What it wrote to and shares with nobody. */
@@ -154,25 +187,9 @@ int main(int argc, char **argv) {
         printf("private %.0f\n", private_bytes());
         return 0;
     }
-    open_device();
-    if (strcmp(what, "calls") == 0) {
-        measure_calls();
-    } else if (strcmp(what, "pair") == 0) {
-        printf("pair %.2f\n", median_ns(pair));
-    } else if (strcmp(what, "together") == 0) {
-        say_ready();
-        if (getchar() != EOF) {
-            printf("pair %.2f\n", median_ns(pair));
-        }
-    } else if (strcmp(what, "threads") == 0 && argc == 3) {
-        measure_threads(atoi(argv[2]));
-    } else if (strcmp(what, "stay") == 0) {
-        require(cuMemAlloc(&live[0], BLOCK_BYTES), "cuMemAlloc");
-        say_ready();
-        while (getchar() != EOF) {
-        }
-    } else {
-        return 2;
+    if (strcmp(what, "serve") == 0) {
+        serve();
+        return 0;
     }
-    return 0;
+    return 2;
 }
