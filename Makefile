@@ -56,6 +56,11 @@ test: check clients sanitizers kube ## Check, then run every test
 	$(call say,Running the tests)
 	@$(BIN)/pytest
 
+.PHONY: test-fast
+test-fast: setup ## Run the tests that need neither root nor Go, in less than a minute
+	$(call say,Running the fast tests)
+	@$(BIN)/pytest -m 'not slow' tests/unit tests/native tests/webhook
+
 .PHONY: bench
 bench: setup clients ## Measure what we publish
 	$(call say,Measuring)

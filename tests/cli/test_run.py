@@ -151,10 +151,12 @@ def test_a_session_outlives_a_killed_run_as_long_as_its_processes(node: Node) ->
     eventually(lambda: node.json("ps") == [], "the session is released")
 
 
-def test_processes_that_outlive_the_program_keep_the_session(node: Node) -> None:
-    script = f"{ALLOCATOR[0]} {ALLOCATOR[1]} <&3 3<&- & sleep 0.1; exit 3"
+def test_processes_that_outlive_the_program_keep_the_session(node: Node, tmp_path: Path) -> None:
+    attached = tmp_path / "attached"
+    script = f"{ALLOCATOR[0]} {ALLOCATOR[1]} <&3 3<&- & until [ -e {attached} ]; do sleep 0.05; done; exit 3"
     process = node.start("run", "--limit", "1GiB", "--name", "train", "--", "bash", "-c", f"exec 3<&0; {script}")
     pid = int(read_line(process).split()[1])
+    attached.touch()
     assert process.wait() == 3
     (session,) = node.json("ps")
     assert [process["pid"] for process in session["processes"]] == [pid]
