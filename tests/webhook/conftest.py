@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gpuslice.admission.server.client_authority import ClientAuthority
+
 
 class StartServer(Protocol):
     """The fixture `serve`."""
 
     def __call__(
-        self, *, limits: Limits | None = None, cluster: Cluster | None = None, max_connections: int = 1024
+        self,
+        *,
+        limits: Limits | None = None,
+        cluster: Cluster | None = None,
+        max_connections: int = 1024,
+        client_authority: ClientAuthority | None = None,
     ) -> ServerThread: ...
 
 
@@ -51,7 +58,11 @@ def serve(authority: Authority) -> Iterator[StartServer]:
     with ExitStack() as stack:
 
         def start(
-            *, limits: Limits | None = None, cluster: Cluster | None = None, max_connections: int = 1024
+            *,
+            limits: Limits | None = None,
+            cluster: Cluster | None = None,
+            max_connections: int = 1024,
+            client_authority: ClientAuthority | None = None,
         ) -> ServerThread:
             options = Options(
                 address="127.0.0.1",
@@ -60,7 +71,10 @@ def serve(authority: Authority) -> Iterator[StartServer]:
                 max_connections=max_connections,
                 limits=limits or Limits(),
             )
-            made = ServerThread(authority, options, cluster or StaticCluster()).start()
+            made = ServerThread(authority, options, cluster or StaticCluster())
+            if client_authority is not None:
+                made.identity.set_client_authority(client_authority)
+            made.start()
             stack.callback(made.stop)
             return made
 

@@ -9,14 +9,21 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import trustme
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuslice.admission.server.collaborators import Cluster, StaticCluster
 from gpuslice.admission.server.identity import Identity
@@ -27,7 +34,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 HAMI = pod(container(limits={"nvidia.com/gpumem": 1000}))
 #: Asks in a dialect whose usual backend needs no claim template.
@@ -56,10 +62,46 @@ class Authority:
             path.write_bytes(content)
         return paths
 
-    def client_context(self) -> ssl.SSLContext:
+    def client_context(self, client: Authority | None = None, name: str = "kube-apiserver") -> ssl.SSLContext:
+        """Trusts this authority; with a client certificate of another's, if one is given."""
         context = ssl.create_default_context()
         self._authority.configure_trust(context)
+        if client is not None:
+            client._authority.issue_cert(common_name=name, key_type=trustme.KeyType.ECDSA).configure_cert(context)
         return context
+
+    def use_for_serving(self, context: ssl.SSLContext) -> None:
+        """A certificate that says that it is for servers, and for nothing else."""
+        certificate, key = _for_servers(self._authority)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "pair.pem")
+            file.write_bytes(certificate + key)
+            context.load_cert_chain(file)
+
+    @property
+    def certificate(self) -> str:
+        """The authority's own."""
+        return self._authority.cert_pem.bytes().decode()
+
+
+def _for_servers(authority: trustme.CA) -> tuple[bytes, bytes]:
+    signer = serialization.load_pem_private_key(authority.private_key_pem.bytes(), password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")]))
+        .issuer_name(x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return made.public_bytes(serialization.Encoding.PEM), key.private_bytes(serialization.Encoding.PEM, *plain)
 
 
 @dataclass(frozen=True)
@@ -85,8 +127,8 @@ class Answer:
 class Client:
     """One connection."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    def __init__(self, port: int, context: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS, source_address=(source, 0))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self.socket = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
@@ -171,6 +213,14 @@ class Served:
 
     def connect(self) -> Client:
         return Client(self.port, self._context)
+
+    def connect_as(self, client: Authority, name: str = "kube-apiserver") -> Client:
+        """With a certificate of that authority."""
+        return self.connect_with(self.authority.client_context(client, name))
+
+    def connect_with(self, context: ssl.SSLContext, source: str = "127.0.0.1") -> Client:
+        """From one of this machine's addresses."""
+        return Client(self.port, context, source)
 
     def plain(self, port: int | None = None) -> Client:
         """Without TLS."""

@@ -173,8 +173,8 @@ class Connection(asyncio.Protocol):
             self._read_requests()
         except StreamEndedError:
             self._close()
-        except StreamError:
-            self._end("not_tls" if self._stream.handshaking else "broken_tls")
+        except StreamError as error:
+            self._end(error.reason)
         except Exception:  # noqa: BLE001 - one connection must not take the others with it
             _log.exception("connection failed")
             self.drop("failed")
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
                 if output := stream.output():
                     self._transport.write(output)
                 if self._phase is _Phase.HANDSHAKE and not stream.handshaking:
-                    self._enter(_Phase.IDLE, self._limits.idle)
+                    self._shake_hands()
                 if not piece:
                     break
                 try:
@@ -201,6 +201,12 @@ class Connection(asyncio.Protocol):
         if reader.begun and self._phase in (_Phase.IDLE, _Phase.REQUEST):
             self._wait_for_more()
         self._resume()
+
+    def _shake_hands(self) -> None:
+        """The handshake is done: it is known now whether the client is an API server."""
+        self._reader.authenticated = self._stream.authenticated
+        self._reader.refuses_posts = self._stream.asks_for_proof and not self._stream.authenticated
+        self._enter(_Phase.IDLE, self._limits.idle)
 
     def _wait_for_more(self) -> None:
         """A part of a request is there."""

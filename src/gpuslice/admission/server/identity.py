@@ -10,18 +10,18 @@ import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.model.errors import GpusliceError
+from gpuslice.admission.server.client_authority import CertificateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from gpuslice.admission.server.client_authority import ClientAuthority
+
+__all__ = ["CertificateError", "Identity", "expiry"]
 
 _FIRST_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s(.+?)-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE: Final = 0x30
 _UTC_TIME: Final = 0x17
-
-
-class CertificateError(GpusliceError):
-    """Raised when a certificate and its key cannot be used. What was in force before is still in force."""
 
 
 class Identity:
@@ -29,8 +29,13 @@ class Identity:
 
     def __init__(self) -> None:
         self._context: ssl.SSLContext | None = None
+        self._pair = (b"", b"")
         #: When the certificate ends, in seconds since 1970; 0 while there is none.
         self.expires = 0.0
+        #: Who signs the certificates of API servers; None if nothing tells them from other clients.
+        self.client_authority: ClientAuthority | None = None
+        #: Called after each change of the authority.
+        self.on_client_authority: Callable[[], None] = lambda: None
 
     @property
     def loaded(self) -> bool:
@@ -45,18 +50,54 @@ class Identity:
 
     def set_certificate(self, certificate: bytes, key: bytes) -> None:
         """Takes a chain and its key, both as PEM, the server's own certificate first."""
-        # A context of its own: loading into the one in use would leave it broken half-way if the two do not match.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            expires = expiry(certificate)
-            with _memory_file(certificate) as chain, _memory_file(key) as secret:
-                context.load_cert_chain(chain, secret, password="")
-        except (ssl.SSLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or str(error)
-            raise CertificateError(f"the certificate cannot be used with its key: {_plainly(reason)}") from None
-        self._context, self.expires = context, expires
+        expires = _expiry(certificate)
+        self._context = _context((certificate, key), self.client_authority)
+        self._pair, self.expires = (certificate, key), expires
+
+    def set_client_authority(self, authority: ClientAuthority) -> None:
+        """Asks new connections for certificates of that authority."""
+        if self._context is None:
+            authority.ask_clients(_empty_context())  # says now what would be wrong with it
+        else:
+            self._context = _context(self._pair, authority)
+        self.client_authority = authority
+        self.on_client_authority()
+
+
+def _context(pair: tuple[bytes, bytes], authority: ClientAuthority | None) -> ssl.SSLContext:
+    # A context of its own: loading into the one in use would leave it broken half-way if the two do not match. It has
+    # keys of its own for sessions as well, so that no session outlives the authority that its client was known by.
+    context = _empty_context()
+    try:
+        with _memory_file(pair[0]) as chain, _memory_file(pair[1]) as secret:
+            context.load_cert_chain(chain, secret, password="")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise _unusable(error) from None
+    if authority is not None:
+        authority.ask_clients(context)
+    return context
+
+
+def _empty_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Every API server since Kubernetes 1.19 speaks it. Before it, clients could have us negotiate again and again, and
+    # remember their sessions. No API server resumes one, so none is offered: it would cost each handshake a signature.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _expiry(certificate: bytes) -> float:
+    try:
+        return expiry(certificate)
+    except ValueError as error:
+        raise _unusable(error) from None
+
+
+def _unusable(error: Exception) -> CertificateError:
+    reason = getattr(error, "reason", None) or str(error)
+    return CertificateError(f"the certificate cannot be used with its key: {_plainly(reason)}")
 
 
 def expiry(certificate: bytes) -> float:

@@ -25,6 +25,8 @@ NO_DIALECT: Final = "none"
 SEVERAL: Final = "several"
 #: An outcome that is none of a decision.
 FAILED: Final = "failed"
+#: Ends of connections that call for somebody: they have alerts, and lines in the log.
+LOUD_FAULTS: Final = ("client_certificate", "crowded_out", "out_of_memory", "unauthenticated")
 
 
 class Refusal(StrEnum):
@@ -147,10 +149,13 @@ class Metrics:
         self._faults = Counter(
             "gpuslice_webhook_faults_total",
             "Connections that ended otherwise than they should, by reason: not TLS, not HTTP, too large, too slow, "
-            "unread, crowded out.",
+            "unread, crowded out, a review of a client that is not known to be an API server (unauthenticated), a client "
+            "certificate that was not accepted.",
             ("reason",),
             registry=self.registry,
         )
+        for reason in LOUD_FAULTS:
+            self._faults.labels(reason)
         for refusal in Refusal:
             self._refusals.labels(refusal)
         for kind in ("pod", "policy"):
@@ -163,6 +168,7 @@ class Metrics:
         in_flight: Callable[[], float],
         connections: Callable[[], float],
         expires: Callable[[], float],
+        authenticates: Callable[[], float],
         templates_created: Callable[[], int],
     ) -> None:
         """What is looked up when somebody asks."""
@@ -173,6 +179,11 @@ class Metrics:
                 "gpuslice_webhook_certificate_expiry_timestamp_seconds",
                 "When the certificate ends that new connections get; 0 while there is none.",
                 expires,
+            ),
+            (
+                "gpuslice_webhook_authenticates_callers",
+                "1 if reviews are taken from API servers alone, by --client-authority; 0 if from all who reach the port.",
+                authenticates,
             ),
         ):
             Gauge(name, text, registry=self.registry).set_function(function)

@@ -37,6 +37,8 @@ class Request:
     content_type: bytes
     body: bytes
     keep_alive: bool
+    #: Whether the client has proven that it is an API server, by a certificate of `--client-authority`.
+    authenticated: bool = False
 
 
 class RequestReader:
@@ -50,10 +52,12 @@ class RequestReader:
         "_raw_bytes",
         "_target",
         "_too_long",
+        "authenticated",
         "begun",
         "held_bytes",
         "in_body",
         "ready",
+        "refuses_posts",
         "wants_continue",
     )
 
@@ -66,6 +70,10 @@ class RequestReader:
         #: The client waits for "100 Continue" before it sends the body.
         self.wants_continue = False
         self.held_bytes = 0
+        #: What the connection knows of its client, for each request.
+        self.authenticated = False
+        #: The client had to prove that it is an API server, and did not: not a byte of its reviews is kept.
+        self.refuses_posts = False
         self._raw_bytes = 0
         self._forget()
 
@@ -148,8 +156,18 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         self.in_body = True
+        if self.refuses_posts:
+            self._check_method()
         if self._too_long and self.wants_continue:
             raise self._too_large()
+
+    def _check_method(self) -> None:
+        if self._parser is not None and self._parser.get_method() == b"POST":
+            raise BadRequestError(
+                HTTPStatus.FORBIDDEN,
+                "unauthenticated",
+                "reviews are taken from API servers alone; send a client certificate of the --client-authority",
+            )
 
     def on_body(self, data: bytes) -> None:
         self.wants_continue = False
@@ -171,6 +189,7 @@ class RequestReader:
                 content_type=self._content_type,
                 body=chunks[0] if len(chunks) == 1 else b"".join(chunks),
                 keep_alive=parser.should_keep_alive(),
+                authenticated=self.authenticated,
             )
         )
         self.begun = self.in_body = self.wants_continue = False

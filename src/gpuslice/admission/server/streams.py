@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from gpuslice.admission.server.client_authority import ClientAuthority
 
 #: A TLS record holds so much; larger pieces would only make limits less exact.
 PIECE_BYTES: Final = 16 * 1024
 
 
 class StreamError(Exception):
-    """Raised when the peer does not speak TLS as it should."""
+    """Raised when the peer does not speak TLS as it should; `reason` is a label of metrics."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason: Final = reason
 
 
 class StreamEndedError(Exception):
@@ -27,6 +34,9 @@ class Stream(Protocol):
 
     #: Nothing can be sent yet.
     handshaking: bool
+    #: Whether the peer was asked to prove that it is an API server, and whether it did.
+    asks_for_proof: bool
+    authenticated: bool
 
     @property
     def buffered(self) -> int:
@@ -51,12 +61,12 @@ class Stream(Protocol):
 class PlainStream:
     """No TLS."""
 
-    __slots__ = ("_pieces", "buffered", "handshaking")
+    __slots__ = ("_pieces", "asks_for_proof", "authenticated", "buffered", "handshaking")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
         self.buffered = 0
-        self.handshaking = False
+        self.handshaking = self.asks_for_proof = self.authenticated = False
 
     def put(self, data: bytes) -> None:
         self._pieces.extend(data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
@@ -82,13 +92,16 @@ class PlainStream:
 class TlsStream:
     """The server's side of TLS."""
 
-    __slots__ = ("_incoming", "_outgoing", "_tls", "handshaking")
+    __slots__ = ("_authority", "_incoming", "_outgoing", "_tls", "asks_for_proof", "authenticated", "handshaking")
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, authority: ClientAuthority | None = None) -> None:
+        self._authority = authority
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.handshaking = True
+        self.asks_for_proof = authority is not None
+        self.authenticated = False
 
     @property
     def buffered(self) -> int:
@@ -102,6 +115,8 @@ class TlsStream:
             if self.handshaking:
                 self._tls.do_handshake()
                 self.handshaking = False
+                if self._authority is not None:
+                    self.authenticated = self._authority.recognizes(self._tls.getpeercert())
             # Without this look each request would end with an exception that says: no more.
             if not self._incoming.pending and not self._tls.pending():
                 return b""
@@ -111,10 +126,15 @@ class TlsStream:
         except ssl.SSLZeroReturnError:
             raise StreamEndedError from None
         except ssl.SSLError as error:
-            raise StreamError(error.reason or str(error)) from None
+            raise StreamError(self._label(error), error.reason or str(error)) from None
         if not data:
             raise StreamEndedError
         return data
+
+    def _label(self, error: ssl.SSLError) -> str:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "client_certificate"
+        return "not_tls" if self.handshaking else "broken_tls"
 
     def wrap(self, data: bytes) -> bytes:
         self._tls.write(data)

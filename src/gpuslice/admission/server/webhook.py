@@ -83,11 +83,10 @@ class Webhook:
             in_flight=lambda: crowd.in_flight,
             connections=lambda: len(crowd) + len(watchers),
             expires=lambda: self._identity.expires,
+            authenticates=lambda: float(self._identity.client_authority is not None),
             templates_created=templates_created,
         )
-        tls_listener = listening.Listener(
-            tls_socket, lambda: Connection(tls, TlsStream(self._identity.context)), crowd, loop
-        )
+        tls_listener = listening.Listener(tls_socket, lambda: Connection(tls, self._tls_stream()), crowd, loop)
         plain_listener = listening.Listener(plain_socket, lambda: Connection(plain, PlainStream()), watchers, loop)
         try:
             ready(*addresses)
@@ -115,6 +114,9 @@ class Webhook:
             # Nobody may be there, and somebody be about to: who was accepted last becomes a connection in a moment.
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
         self._log.info("stopped", unfinished=crowd.in_flight)
+
+    def _tls_stream(self) -> TlsStream:
+        return TlsStream(self._identity.context, self._identity.client_authority)
 
     def _site(self, crowd: Crowd, loop: asyncio.AbstractEventLoop, routes: Routes) -> Site:
         return Site(handle=routes, crowd=crowd, loop=loop, fault=self._metrics.fault, limits=self._options.limits)

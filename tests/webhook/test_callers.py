@@ -1,0 +1,117 @@
+"""Which callers are API servers: those with a certificate of the authority that the server was given."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuslice.admission.server.client_authority import ClientAuthority
+from gpuslice.admission.server.identity import CertificateError, Identity
+from tests.webhook.support import HAMI, JSON, NO_GPU, Authority, ServerThread, eventually
+
+if TYPE_CHECKING:
+    from tests.webhook.conftest import StartServer
+
+PATHS = ("/mutate", "/validate", "/validate-policy")
+
+
+@pytest.fixture(scope="session")
+def api_servers() -> Authority:
+    """Signs the certificates of API servers."""
+    return Authority()
+
+
+@pytest.fixture
+def server(serve: StartServer, api_servers: Authority) -> ServerThread:
+    return serve(client_authority=ClientAuthority(certificates=api_servers.certificate))
+
+
+def test_an_api_server_with_its_certificate_is_reviewed(server: ServerThread, api_servers: Authority) -> None:
+    with server.connect_as(api_servers) as client:
+        assert client.review(HAMI).response["allowed"]
+        assert client.review(NO_GPU, "/validate").response["allowed"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_review_without_a_certificate_is_refused_before_it_is_read(server: ServerThread, path: str) -> None:
+    with server.connect() as client:
+        answer = client.review(HAMI, path)
+        assert (answer.status, answer.headers["connection"]) == (403, "close")
+        assert "client certificate" in answer.text
+        assert client.rest() == b""
+    with server.connect() as client:
+        client.send(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" % path.encode())
+        assert client.receive().status == 403, "its body is not waited for"
+    assert server.faults("unauthenticated") == 2
+    assert server.metrics()["castslice_requests_total"] == 0
+
+
+def test_a_probe_needs_no_certificate(server: ServerThread) -> None:
+    with server.connect() as client:
+        assert client.ask("GET", "/healthz").status == 200
+        assert client.ask("GET", "/readyz").status == 200
+
+
+def test_a_certificate_of_another_authority_ends_with_the_handshake(server: ServerThread) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError)), server.connect_as(Authority()) as client:
+        client.review(NO_GPU)
+    eventually(lambda: server.faults("client_certificate") == 1, "it is counted")
+
+
+def test_a_certificate_for_serving_alone_does_not_make_an_api_server(serve: StartServer, authority: Authority) -> None:
+    """As a node's, signed by the authority of the whole cluster, may be."""
+    server = serve(client_authority=ClientAuthority(certificates=authority.certificate))
+    context = authority.client_context()
+    authority.use_for_serving(context)
+    with pytest.raises((ssl.SSLError, ConnectionError)), server.connect_with(context) as client:
+        client.review(NO_GPU)
+    eventually(lambda: server.faults("client_certificate") == 1, "it is counted")
+
+
+def test_only_certificates_of_a_name_count_if_one_is_given(serve: StartServer, api_servers: Authority) -> None:
+    names = frozenset({"kube-apiserver"})
+    server = serve(client_authority=ClientAuthority(certificates=api_servers.certificate, names=names))
+    with server.connect_as(api_servers, "kube-apiserver") as client:
+        assert client.review(NO_GPU).response["allowed"]
+    with server.connect_as(api_servers, "tenant") as client:
+        assert client.review(NO_GPU).status == 403
+
+
+def test_a_new_authority_counts_for_new_connections(server: ServerThread, api_servers: Authority) -> None:
+    other = Authority()
+    both = ClientAuthority(certificates=api_servers.certificate + other.certificate)
+    server.call(lambda: server.identity.set_client_authority(both))
+    with server.connect_as(other) as client:
+        assert client.review(NO_GPU).response["allowed"]
+    with server.connect_as(api_servers) as client:
+        assert client.review(NO_GPU).response["allowed"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_an_authority_that_is_none_is_not_taken(authority: Authority, api_servers: Authority, text: str) -> None:
+    identity = Identity()
+    with pytest.raises(CertificateError, match="authority cannot be used"):
+        identity.set_client_authority(ClientAuthority(certificates=text))
+    assert identity.client_authority is None
+    identity.set_certificate(*authority.issue())
+    identity.set_client_authority(ClientAuthority(certificates=api_servers.certificate))
+    with pytest.raises(CertificateError, match="authority cannot be used"):
+        identity.set_client_authority(ClientAuthority(certificates=text))
+    assert identity.client_authority is not None
+    assert identity.context.verify_mode is ssl.CERT_OPTIONAL
+
+
+def test_a_server_without_an_authority_serves_all_and_says_that_it_does(serve: StartServer) -> None:
+    server = serve()
+    with server.connect() as client:
+        assert client.ask("POST", "/mutate", b"{}", JSON).status == 400
+        assert client.review(NO_GPU).response["allowed"]
+    assert server.metrics()["gpuslice_webhook_authenticates_callers"] == 0
+
+
+def test_a_server_with_an_authority_shows_it(server: ServerThread) -> None:
+    assert server.metrics()["gpuslice_webhook_authenticates_callers"] == 1
