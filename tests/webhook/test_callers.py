@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,13 @@ from gpuslice.admission.server.identity import CertificateError, Identity
 from tests.webhook.support import HAMI, JSON, NO_GPU, Authority, ServerThread, eventually
 
 if TYPE_CHECKING:
-    from tests.webhook.conftest import StartServer
+    from pathlib import Path
 
+    from tests.webhook.conftest import StartServer
+    from tests.webhook.support import WebhookProcess
+
+OPEN_TO_ALL = "reviews are taken from all who reach the port: no --client-authority tells API servers from others"
+DAMAGED = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 PATHS = ("/mutate", "/validate", "/validate-policy")
 
 
@@ -115,3 +121,51 @@ def test_a_server_without_an_authority_serves_all_and_says_that_it_does(serve: S
 
 def test_a_server_with_an_authority_shows_it(server: ServerThread) -> None:
     assert server.metrics()["gpuslice_webhook_authenticates_callers"] == 1
+
+
+def test_the_command_takes_the_authority_from_a_file_that_may_come_later(
+    new_webhook: WebhookProcess, api_servers: Authority
+) -> None:
+    file = new_webhook.folder / "client-authority" / "ca.crt"
+    file.parent.mkdir()
+    webhook = new_webhook.start("--drain", "0", "--client-authority", str(file), "--client-name", "kube-apiserver")
+    assert webhook.review(NO_GPU).response["allowed"]
+    eventually(lambda: [line["level"] for line in webhook.events(OPEN_TO_ALL)] == ["warning"], "it says so, once")
+    with webhook.connect() as before:
+        assert before.review(NO_GPU).response["allowed"]
+        file.write_text(api_servers.certificate)
+        eventually(lambda: webhook.metrics()["gpuslice_webhook_authenticates_callers"] == 1, "it is taken")
+        eventually(before.is_closed, "who was not asked for a certificate comes again")
+    with webhook.connect() as client:
+        assert client.review(NO_GPU).status == 403
+    with webhook.connect_as(api_servers) as client:
+        assert client.review(NO_GPU).response["allowed"]
+        file.unlink()
+        eventually(lambda: webhook.events("client authority not changed"), "its loss is logged")
+    with webhook.connect() as client:
+        assert client.review(NO_GPU).status == 403, "what was in force is in force"
+    eventually(lambda: webhook.events("connections dropped"), "refusals are in the log")
+    (line,) = webhook.events("connections dropped")
+    assert (line["level"], line["reason"], line["most"]) == ("warning", "unauthenticated", {"127.0.0.1": line["count"]})
+
+
+@pytest.mark.parametrize(("text", "said"), [("nonsense", "authority cannot be used"), (None, "cannot be read")])
+def test_the_command_does_not_start_with_an_authority_that_is_none(
+    gpuslice_command: Path, authority: Authority, tmp_path: Path, text: str | None, said: str
+) -> None:
+    certificate, key = authority.write(tmp_path)
+    file = tmp_path / "missing" / "ca.crt" if text is None else tmp_path / "ca.crt"
+    if text is not None:
+        file.write_text(text)
+    options = ("--certificate", certificate, "--key", key, "--client-authority", file)
+    done = subprocess.run([gpuslice_command, "webhook", *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert str(file) in done.stderr
+
+
+def test_a_client_name_needs_an_authority(gpuslice_command: Path) -> None:
+    options = ("--certificate", "a", "--key", "b", "--client-name", "kube-apiserver")
+    done = subprocess.run([gpuslice_command, "webhook", *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "give --client-authority as well" in done.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission.server import crowd
+from gpuslice.admission.server import connection_pool
 from gpuslice.admission.server.connection import Limits
 from gpuslice.admission.server.requests import BadRequestError, RequestReader
 from tests.unit.admission.making import review_of
@@ -47,7 +47,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @pytest.fixture
 def quick(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> ServerThread:
     """A server that waits for nobody, so that half of something is over at once."""
-    monkeypatch.setattr(crowd, "_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(connection_pool, "_SWEEP_SECONDS", 0.01)
     return serve(limits=Limits(handshake=0.3, head=0.05, request=0.05, idle=5, linger=0.01))
 
 

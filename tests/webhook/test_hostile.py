@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.server import crowd
+from gpuslice.admission.server import connection_pool
 from gpuslice.admission.server.connection import Limits
 from tests.unit.admission.making import review_of
 from tests.webhook.support import HAMI, JSON, NO_GPU, Client, eventually, request
@@ -133,7 +133,7 @@ def test_when_all_are_known_the_longest_silent_goes(serve: StartServer) -> None:
 
 
 def test_half_bodies_do_not_take_all_memory(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowd, "MAX_HELD_BYTES", 10 * 1024 * 1024)
+    monkeypatch.setattr(connection_pool, "MAX_HELD_BYTES", 10 * 1024 * 1024)
     server = serve()
     half = request("POST", "/mutate", b"", JSON | {"Content-Length": str(4 * 1024 * 1024)}) + b" " * 3 * 1024 * 1024
     with contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ def test_half_bodies_do_not_take_all_memory(serve: StartServer, monkeypatch: pyt
 
 
 def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowd, "MAX_HELD_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(connection_pool, "MAX_HELD_BYTES", 5 * 1024 * 1024)
     waiting = Waiting()
     server = serve(cluster=waiting)
     large = request("POST", "/mutate", review_of(HAMI) + b" " * 2 * 1024 * 1024, JSON)
@@ -177,7 +177,7 @@ def test_who_comes_when_reviews_that_wait_are_too_much_alone_is_denied(
 ) -> None:
     body = review_of(HAMI) + b" " * 1024 * 1024
     # Their last bytes are one too many, and there is no asking them to go.
-    monkeypatch.setattr(crowd, "MAX_HELD_BYTES", 2 * len(body) - 1)
+    monkeypatch.setattr(connection_pool, "MAX_HELD_BYTES", 2 * len(body) - 1)
     waiting = Waiting()
     server = serve(cluster=waiting)
     with contextlib.ExitStack() as stack:

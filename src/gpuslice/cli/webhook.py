@@ -57,6 +57,15 @@ def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str)
     "instead of --certificate; may be given several times.",
 )  # fmt: skip
 @click.option(
+    "--client-authority", metavar="FILE", type=click.Path(path_type=Path),
+    help="A PEM file: take reviews only from clients with a certificate of this authority, as API servers can have. "
+    "May come later, into its folder.",
+)  # fmt: skip
+@click.option(
+    "--client-name", "client_names", metavar="NAME", multiple=True,
+    help="With --client-authority: and with this name; may be given several times.",
+)  # fmt: skip
+@click.option(
     "--configuration", metavar="NAME", default="gpuslice", show_default=True,
     help="With --host: the webhook configurations that are to trust them.",
 )  # fmt: skip
@@ -81,7 +90,7 @@ def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str)
 )
 @click.option(
     "--max-connections", type=click.IntRange(1), default=1024, show_default=True,
-    help="When there are more, the longest silent goes.",
+    help="When there are more, one of the address that has most goes.",
 )  # fmt: skip
 @click.option("--log", "form", type=click.Choice(["console", "json"]), help="Form.  [default: json unless a terminal]")
 def command(  # noqa: PLR0913, PLR0917 - options
@@ -91,6 +100,8 @@ def command(  # noqa: PLR0913, PLR0917 - options
     certificate: Path | None,
     key: Path | None,
     hosts: tuple[str, ...],
+    client_authority: Path | None,
+    client_names: tuple[str, ...],
     configuration: str,
     namespace: str | None,
     policies: tuple[TextIO, ...],
@@ -103,9 +114,9 @@ def command(  # noqa: PLR0913, PLR0917 - options
 ) -> None:
     """Serve the admission webhook: POST /mutate, /validate and /validate-policy.
 
-    The certificate's files are read again when they change. On SIGTERM the server says that it is not ready, goes
-    on answering for a while, and ends when the last request is answered; a new one can listen on the same ports in
-    the meantime.
+    The certificate's files and the authority's are read again when they change. On SIGTERM the server says that it is
+    not ready, goes on answering for a while, and ends when the last request is answered; a new one can listen on the
+    same ports in the meantime.
 
     The settings are read at the start; the webhook configurations depend on them, so give the same file to
     `gpuslice manifests`. Without a cluster it decides by the policies that it is given, and makes no claim templates.
@@ -126,6 +137,8 @@ def command(  # noqa: PLR0913, PLR0917 - options
         )
     if hosts and not in_cluster:
         raise click.UsageError("--host keeps certificates in a cluster: give --kubeconfig as well")
+    if client_names and client_authority is None:
+        raise click.UsageError("--client-name is of a certificate that is asked for: give --client-authority as well")
     if policies and kubeconfig is not None:
         raise click.UsageError("--policies is for a server without a cluster: give it or --kubeconfig")
     from gpuslice.admission.server import logs
@@ -146,12 +159,31 @@ def command(  # noqa: PLR0913, PLR0917 - options
         drain_seconds=drain,
         limits=Limits(body_bytes=max_body),
     )
+    callers = _Callers(client_authority, client_names)
     if in_cluster:
         own = _OwnCertificates(hosts, configuration, namespace)
-        uvloop.run(_serve_cluster(options, files or own, kubeconfig, settings.settings))
+        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, settings.settings))
     else:
         assert files is not None, "checked above"
-        uvloop.run(_serve_alone(options, files, _context(policies, settings.settings)))
+        uvloop.run(_serve_alone(options, callers, files, _context(policies, settings.settings)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Callers:
+    """Which clients are API servers."""
+
+    authority: Path | None
+    names: tuple[str, ...]
+
+    def load(self, identity: Identity) -> Coroutine[Any, Any, None] | None:
+        """Puts the authority in force, if one is meant. What it returns follows its changes."""
+        from gpuslice.admission.server.certificate_files import ClientAuthorityFile
+
+        if self.authority is None:
+            return None
+        file = ClientAuthorityFile(self.authority, self.names, identity)
+        file.load_if_there()
+        return file.follow()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +206,7 @@ class _OwnCertificates:
         return CertificateKeeper(api, owner, identity.set_certificate)
 
 
-async def _serve_alone(options: Options, files: tuple[Path, Path], context: Context) -> None:
+async def _serve_alone(options: Options, callers: _Callers, files: tuple[Path, Path], context: Context) -> None:
     from gpuslice.admission.server.certificate_files import CertificateFiles
     from gpuslice.admission.server.collaborators import StaticCluster
     from gpuslice.admission.server.identity import Identity
@@ -183,15 +215,22 @@ async def _serve_alone(options: Options, files: tuple[Path, Path], context: Cont
     identity = Identity()
     certificates = CertificateFiles(*files, identity)
     certificates.load()
+    following = callers.load(identity)
     webhook = Webhook(options, StaticCluster(context), identity)
     async with AsyncExitStack() as beside:
         _run_beside(beside, webhook, certificates.follow())
+        if following is not None:
+            _run_beside(beside, webhook, following)
         _settle(webhook)
         await webhook.run(_say_ready)
 
 
 async def _serve_cluster(
-    options: Options, source: tuple[Path, Path] | _OwnCertificates, kubeconfig: Path | None, settings: Settings
+    options: Options,
+    callers: _Callers,
+    source: tuple[Path, Path] | _OwnCertificates,
+    kubeconfig: Path | None,
+    settings: Settings,
 ) -> None:
     from gpuslice.admission.server.certificate_files import CertificateFiles
     from gpuslice.admission.server.identity import Identity
@@ -205,6 +244,8 @@ async def _serve_cluster(
         api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
         state = ClusterState(api, settings)
         webhook = Webhook(options, state, identity)
+        if (following := callers.load(identity)) is not None:
+            _run_beside(beside, webhook, following)
         if isinstance(source, _OwnCertificates):
             _run_beside(beside, webhook, source.keeper(api, identity).run())
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.server import listening
 from gpuslice.admission.server.connection import Connection, Limits, Site
-from gpuslice.admission.server.crowd import Crowd
+from gpuslice.admission.server.connection_pool import ConnectionPool
 from gpuslice.admission.server.endpoints import Routes
 from gpuslice.admission.server.responses import Response, plain
 from gpuslice.admission.server.streams import PlainStream
@@ -30,13 +30,15 @@ class Endpoints:
         routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics(), _METRICS_TYPE))
         opened = listening.open_socket(address, port, "--port")
         self.url: Final = listening.describe(opened, "http")
-        self._crowd = Crowd(_MOST_CONNECTIONS, loop)
-        site = Site(handle=routes, crowd=self._crowd, loop=loop, fault=lambda _: None, limits=Limits())
-        self._listener = listening.Listener(opened, lambda: Connection(site, PlainStream()), self._crowd, loop)
+        self._pool = ConnectionPool(_MOST_CONNECTIONS, loop)
+        site = Site(handle=routes, pool=self._pool, loop=loop, fault=lambda _reason, _source: None, limits=Limits())
+        self._listener = listening.Listener(
+            opened, lambda source: Connection(site, PlainStream(), source), self._pool, loop
+        )
 
     def close(self) -> None:
         self._listener.close()
-        self._crowd.drop_all("stopped")
+        self._pool.drop_all("stopped")
 
 
 def _health(ailment: str) -> Response:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from gpuslice.admission.server.crowd import FREE_HELD_BYTES
+from gpuslice.admission.server.connection_pool import FREE_HELD_BYTES
 from gpuslice.admission.server.requests import BadRequestError, RequestReader
 from gpuslice.admission.server.responses import CONTINUE, Response, plain
 from gpuslice.admission.server.streams import StreamEndedError, StreamError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from gpuslice.admission.server.crowd import Crowd
+    from gpuslice.admission.server.connection_pool import ConnectionPool
     from gpuslice.admission.server.requests import Request
     from gpuslice.admission.server.streams import Stream
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: What a client may send ahead while it waits for an answer.
 _MAX_AHEAD_BYTES: Final = 64 * 1024
+#: Requests of one connection that are answered before others are looked at.
+_ANSWERS_AT_ONCE: Final = 8
 #: Answers that wait for a client to read them; beyond that it is not listened to.
 _MAX_UNREAD_BYTES: Final = 64 * 1024
 
@@ -61,10 +63,10 @@ class Site:
     """What all connections of a listener share."""
 
     handle: Handler
-    crowd: Crowd
+    pool: ConnectionPool
     loop: asyncio.AbstractEventLoop
-    #: Called with the reason when a connection ends otherwise than it should.
-    fault: Callable[[str], None]
+    #: Called with the reason and the client's address when a connection ends otherwise than it should.
+    fault: Callable[[str, str], None]
     limits: Limits
     #: Words a refusal for who sent a body that begins so; None if there is nothing to say but HTTP's own.
     refuse: Callable[[bytes, BadRequestError], Response | None] = lambda _beginning, _fault: None
@@ -97,25 +99,35 @@ class Connection(asyncio.Protocol):
         "_reader",
         "_since",
         "_site",
+        "_spoken",
         "_stream",
         "_task",
         "_transport",
+        "_turn",
         "deadline",
+        "source",
     )
 
     _transport: asyncio.Transport
 
-    def __init__(self, site: Site, stream: Stream) -> None:
+    def __init__(self, site: Site, stream: Stream, source: str) -> None:
         self._site = site
+        #: The address that it comes from.
+        self.source: Final = source
         self._limits = limits = site.limits
         self._stream = stream
         self._reader = RequestReader(limits.body_bytes)
         self._task: asyncio.Task[Response] | None = None
         self._fault: BadRequestError | None = None
         self._asked_bytes = 0
-        self._paused = False
+        self._paused = self._spoken = False
+        self._turn: asyncio.Handle | None = None
         self._since = self.deadline = 0.0
         self._enter(_Phase.HANDSHAKE if stream.handshaking else _Phase.IDLE, limits.handshake)
+
+    @property
+    def in_handshake(self) -> bool:
+        return self._phase is _Phase.HANDSHAKE
 
     @property
     def in_request(self) -> bool:
@@ -135,11 +147,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_MAX_UNREAD_BYTES)
-        self._site.crowd.join(self)
+        self._site.pool.join(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._phase = _Phase.CLOSED
-        self._site.crowd.leave(self)
+        self._site.pool.leave(self)
         self._reader.close()
         if self._task is not None:
             self._task.cancel()
@@ -147,6 +159,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._phase in (_Phase.LINGER, _Phase.CLOSED):
             return
+        if not self._spoken:
+            self._spoken = True
+            self._site.pool.heard(self)
         self._stream.put(data)
         self._advance()
         if self._phase in (_Phase.ANSWER, _Phase.UNREAD) and self._stream.buffered > _MAX_AHEAD_BYTES:
@@ -181,8 +196,13 @@ class Connection(asyncio.Protocol):
 
     def _read_requests(self) -> None:
         reader, stream = self._reader, self._stream
+        answered = 0
         while self._phase in (_Phase.HANDSHAKE, _Phase.IDLE, _Phase.REQUEST):
             if reader.ready:
+                if answered == _ANSWERS_AT_ONCE:
+                    self._let_others_go_first()
+                    return
+                answered += 1
                 self._answer(reader.ready.popleft())
             elif self._fault is not None:
                 self._refuse(self._fault)
@@ -202,11 +222,25 @@ class Connection(asyncio.Protocol):
             self._wait_for_more()
         self._resume()
 
+    def _let_others_go_first(self) -> None:
+        """A client that sends many requests at once has them answered a few at a time."""
+        self._pause()
+        if self._turn is None:
+            self._turn = self._site.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._advance()
+
     def _shake_hands(self) -> None:
         """The handshake is done: it is known now whether the client is an API server."""
-        self._reader.authenticated = self._stream.authenticated
-        self._reader.refuses_posts = self._stream.asks_for_proof and not self._stream.authenticated
-        self._enter(_Phase.IDLE, self._limits.idle)
+        stream, reader = self._stream, self._reader
+        reader.authenticated = stream.authenticated
+        reader.refuses_posts = stream.asks_for_proof and not stream.authenticated
+        if stream.authenticated:
+            self._site.pool.authenticate(self)
+        # Who can ask no review has no need to keep its connection.
+        self._enter(_Phase.IDLE, self._limits.head if reader.refuses_posts else self._limits.idle)
 
     def _wait_for_more(self) -> None:
         """A part of a request is there."""
@@ -219,7 +253,7 @@ class Connection(asyncio.Protocol):
                 reader.wants_continue = False
                 self._transport.write(self._stream.wrap(CONTINUE))
             if reader.held_bytes > FREE_HELD_BYTES:
-                self._site.crowd.hold(self)
+                self._site.pool.hold(self)
 
     def _answer(self, request: Request) -> None:
         answer = self._site.handle(request)
@@ -244,13 +278,15 @@ class Connection(asyncio.Protocol):
 
     def _send(self, request: Request, answer: Response) -> None:
         """Says it, and is ready for the next request or done."""
-        close = self._site.draining or not request.keep_alive
-        self._enter(_Phase.IDLE, self._limits.idle)
-        if answer.proper:
-            self._site.crowd.recognize(self)
+        # A client that was not asked for the proof which is wanted now is asked on its next connection.
+        unasked = self._site.pool.authenticates and not self._stream.asks_for_proof
+        close = unasked or self._site.draining or not request.keep_alive
+        self._enter(_Phase.IDLE, self._limits.head if self._reader.refuses_posts else self._limits.idle)
+        if answer.proper and not request.authenticated:
+            self._site.pool.recognize(self)
         self._asked_bytes = 0
         if len(request.body) > FREE_HELD_BYTES:
-            self._site.crowd.release(self)
+            self._site.pool.release(self)
         # May say at once that nobody reads it: see pause_writing.
         self._transport.write(self._stream.wrap(answer.render(close=close, head_only=request.method == b"HEAD")))
         if answer.afterwards is not None:
@@ -260,7 +296,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, fault: BadRequestError) -> None:
         """The last answer of a connection whose next bytes cannot be understood."""
-        self._site.fault(fault.reason)
+        self._site.fault(fault.reason, self.source)
         answer = self._site.refuse(self._reader.beginning, fault) or plain(fault.status, f"gpuslice: {fault}")
         self._transport.write(self._stream.wrap(answer.render(close=True)))
         self._linger()
@@ -299,13 +335,13 @@ class Connection(asyncio.Protocol):
     def drop(self, reason: str) -> None:
         """Ends it at once, whatever it does."""
         if self._phase is not _Phase.CLOSED:
-            self._site.fault(reason)
+            self._site.fault(reason, self.source)
             self._gone()
             self._transport.abort()
 
     def _end(self, reason: str) -> None:
         """Ends it after what was written."""
-        self._site.fault(reason)
+        self._site.fault(reason, self.source)
         if output := self._stream.output():
             self._transport.write(output)
         self._gone()
@@ -321,7 +357,7 @@ class Connection(asyncio.Protocol):
         """Says goodbye, but listens: closed with bytes unread, the kernel would take the answer back."""
         self._say_farewell()
         self._reader.close()
-        self._site.crowd.release(self)
+        self._site.pool.release(self)
         self._enter(_Phase.LINGER, self._limits.linger)
         self._resume()
         self._transport.write_eof()
@@ -333,7 +369,7 @@ class Connection(asyncio.Protocol):
 
     def _gone(self) -> None:
         self._phase = _Phase.CLOSED
-        self._site.crowd.leave(self)
+        self._site.pool.leave(self)
 
     def _enter(self, phase: _Phase, seconds: float) -> None:
         self._phase = phase

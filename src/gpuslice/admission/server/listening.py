@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from gpuslice.admission.server.sources import source_of
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from gpuslice.admission.server.crowd import Crowd
+    from gpuslice.admission.server.connection_pool import ConnectionPool
 
 _BACKLOG: Final = 1024
-_AT_ONCE: Final = 64
+#: Those that are connected are served before more are taken: a flood of newcomers slows them down by this much.
+_AT_ONCE: Final = 16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RECOVERY_SECONDS: Final = 0.1
 
@@ -60,14 +62,14 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        make: Callable[[], asyncio.Protocol],
-        crowd: Crowd,
+        make: Callable[[str], asyncio.Protocol],
+        pool: ConnectionPool,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         listening.setblocking(False)  # noqa: FBT003 - its signature
         self._socket = listening
         self._make = make
-        self._crowd = crowd
+        self._pool = pool
         self._loop = loop
         self._handing_over: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -81,8 +83,9 @@ class Listener:
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._socket)
-        while self._accept_one():
-            pass
+        for _ in range(_BACKLOG):  # while more keep coming, this must not go on for ever
+            if not self._accept_one():
+                break
         self._socket.close()
 
     @property
@@ -102,7 +105,7 @@ class Listener:
     def _accept_one(self) -> bool:
         """False if nobody waits."""
         try:
-            client, _ = self._socket.accept()
+            client, peer = self._socket.accept()
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -112,14 +115,14 @@ class Listener:
             return False
         client.setblocking(False)  # noqa: FBT003 - its signature
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._hand_over(client))
+        task = self._loop.create_task(self._hand_over(client, source_of(peer)))
         self._handing_over.add(task)
         task.add_done_callback(self._handing_over.discard)
         return True
 
-    async def _hand_over(self, client: socket.socket) -> None:
+    async def _hand_over(self, client: socket.socket, source: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make, client)
+            await self._loop.connect_accepted_socket(lambda: self._make(source), client)
         except Exception as error:  # noqa: BLE001 - a client that is gone already, or no certificate yet
             client.close()
             self._log.debug("connection not taken", reason=str(error))
@@ -127,7 +130,6 @@ class Listener:
     def _recover(self, error: OSError) -> None:
         """No descriptors or no memory: somebody goes, and we try again in a moment instead of turning in circles."""
         self._log.warning("connections cannot be accepted", reason=error.strerror)
-        if len(self._crowd):
-            self._crowd.make_room()
+        self._pool.make_room()
         self._loop.remove_reader(self._socket)
         self._timer = self._loop.call_later(_RECOVERY_SECONDS, self._listen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from enum import StrEnum
 from itertools import accumulate
@@ -25,6 +26,9 @@ NO_DIALECT: Final = "none"
 SEVERAL: Final = "several"
 #: An outcome that is none of a decision.
 FAILED: Final = "failed"
+#: Metrics are written anew twenty times a second at most.
+_TEXT_SECONDS: Final = 0.05
+_TEXTS_AT_ONCE: Final = 10
 #: Ends of connections that call for somebody: they have alerts, and lines in the log.
 LOUD_FAULTS: Final = ("client_certificate", "crowded_out", "out_of_memory", "unauthenticated")
 
@@ -125,6 +129,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
+        self._last_text = b""
+        self._next_text = 0.0
         self._mutations = _Mutations()
         self.registry.register(self._mutations)
         self._refusals = Counter(
@@ -149,8 +155,8 @@ class Metrics:
         self._faults = Counter(
             "gpuslice_webhook_faults_total",
             "Connections that ended otherwise than they should, by reason: not TLS, not HTTP, too large, too slow, "
-            "unread, crowded out, a review of a client that is not known to be an API server (unauthenticated), a client "
-            "certificate that was not accepted.",
+            "unread, crowded out, unauthenticated (a review of a client that has not proven to be an API server), "
+            "client_certificate (one that was not accepted).",
             ("reason",),
             registry=self.registry,
         )
@@ -169,6 +175,7 @@ class Metrics:
         connections: Callable[[], float],
         expires: Callable[[], float],
         authenticates: Callable[[], float],
+        authenticated_connections: Callable[[], float],
         templates_created: Callable[[], int],
     ) -> None:
         """What is looked up when somebody asks."""
@@ -182,16 +189,28 @@ class Metrics:
             ),
             (
                 "gpuslice_webhook_authenticates_callers",
-                "1 if reviews are taken from API servers alone, by --client-authority; 0 if from all who reach the port.",
+                "1 if reviews are taken from API servers alone (--client-authority); 0 if from all who reach the port.",
                 authenticates,
+            ),
+            (
+                "gpuslice_webhook_authenticated_connections",
+                "Open connections of clients that have proven to be API servers.",
+                authenticated_connections,
             ),
         ):
             Gauge(name, text, registry=self.registry).set_function(function)
         self.registry.register(_TemplatesCreated(templates_created))
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
-        return generate_latest(self.registry)
+        """As Prometheus reads it. Asked too often, it says what it said last: writing it takes as long as many reviews
+        do, and whoever reaches the port may ask.
+        """
+        now = time.monotonic()
+        if now >= self._next_text:
+            self._last_text = generate_latest(self.registry)
+            # So many at once, if it was not asked for a while.
+            self._next_text = max(self._next_text, now - _TEXTS_AT_ONCE * _TEXT_SECONDS) + _TEXT_SECONDS
+        return self._last_text
 
     def mutated(self, decision: Decision, seconds: float, refusal: Refusal | None = None) -> None:
         """A pod was answered; `refusal` if it was denied for another reason than the decision has."""

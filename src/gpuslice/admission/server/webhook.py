@@ -12,9 +12,10 @@ import structlog
 
 from gpuslice.admission.server import listening
 from gpuslice.admission.server.connection import Connection, Limits, Site
-from gpuslice.admission.server.crowd import Crowd
+from gpuslice.admission.server.connection_pool import ConnectionPool
+from gpuslice.admission.server.drop_report import DropReport
 from gpuslice.admission.server.endpoints import Health, Reviews, Routes, add_metrics
-from gpuslice.admission.server.metrics import Metrics
+from gpuslice.admission.server.metrics import LOUD_FAULTS, Metrics
 from gpuslice.admission.server.streams import PlainStream, TlsStream
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from gpuslice.admission.server.identity import Identity
 
 #: For other descriptors than connections.
-_SPARE_DESCRIPTORS: Final = 64
+_SPARE_DESCRIPTORS: Final = 192
+#: To the port for metrics and probes; a part of those.
+_MOST_WATCHERS: Final = 64
 #: A connection that was silent for so long is not about to be used; until then it may be.
 _QUIET_SECONDS: Final = 1.0
 _DRAIN_STEP_SECONDS: Final = 0.05
+#: While the server stops: a client that has not ended its handshake by then holds it up and nothing else.
+_LAST_HANDSHAKE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +79,28 @@ class Webhook:
             tls_socket.close()
             raise
         addresses = listening.describe(tls_socket, "https"), listening.describe(plain_socket, "http")
-        # Two crowds: however many hang on the one, probes and metrics are served.
-        crowd = Crowd(_most_connections(options.max_connections), loop)
-        watchers = Crowd(_SPARE_DESCRIPTORS // 2, loop)
-        tls, plain = self._site(crowd, loop, self._review_routes()), self._site(watchers, loop, self._metrics_routes())
+        # Two pools: however many hang on the one, probes and metrics are served.
+        pool = ConnectionPool(_most_connections(options.max_connections), loop)
+        watchers = ConnectionPool(_MOST_WATCHERS, loop)
+        drops = DropReport(loop)
+        tls = self._site(pool, loop, self._review_routes(), drops)
+        plain = self._site(watchers, loop, self._metrics_routes(), drops)
         tls.refuse = self._reviews.refuse
+        self._watch_client_authority(pool)
         self._metrics.follow(
-            in_flight=lambda: crowd.in_flight,
-            connections=lambda: len(crowd) + len(watchers),
+            in_flight=lambda: pool.in_flight,
+            connections=lambda: len(pool) + len(watchers),
             expires=lambda: self._identity.expires,
-            authenticates=lambda: float(self._identity.client_authority is not None),
+            authenticates=lambda: float(pool.authenticates),
+            authenticated_connections=lambda: pool.authenticated,
             templates_created=templates_created,
         )
-        tls_listener = listening.Listener(tls_socket, lambda: Connection(tls, self._tls_stream()), crowd, loop)
-        plain_listener = listening.Listener(plain_socket, lambda: Connection(plain, PlainStream()), watchers, loop)
+        tls_listener = listening.Listener(
+            tls_socket, lambda source: Connection(tls, self._tls_stream(), source), pool, loop
+        )
+        plain_listener = listening.Listener(
+            plain_socket, lambda source: Connection(plain, PlainStream(), source), watchers, loop
+        )
         try:
             ready(*addresses)
             await self._stop.wait()
@@ -95,31 +108,55 @@ class Webhook:
         finally:
             tls_listener.close()
             plain_listener.close()
-            for each in (crowd, watchers):
+            for each in (pool, watchers):
                 each.drop_all("stopped")
+            drops.write()
             self._reviews.close()
 
     async def _drain(self, site: Site, listener: listening.Listener) -> None:
         """Not ready from now on, but answering: it takes others some time to hear of it."""
         self._health.draining = site.draining = True
-        crowd, loop = site.crowd, asyncio.get_running_loop()
-        self._log.info("stopping", connections=len(crowd), seconds=self._options.drain_seconds)
+        pool, loop = site.pool, asyncio.get_running_loop()
+        self._log.info("stopping", connections=len(pool), seconds=self._options.drain_seconds)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_seconds):
                 await self._hurry.wait()
         listener.close()
-        end = loop.time() + self._options.finish_seconds
-        while (len(crowd) or listener.busy) and loop.time() < end:
-            crowd.close_quiet(0.0 if self._hurry.is_set() else _QUIET_SECONDS)
+        closed = loop.time()
+        while (len(pool) or listener.busy) and loop.time() < closed + self._options.finish_seconds:
+            pool.close_quiet(0.0 if self._hurry.is_set() else _QUIET_SECONDS)
+            if loop.time() > closed + _LAST_HANDSHAKE_SECONDS:
+                pool.drop_unfinished_handshakes()
             # Nobody may be there, and somebody be about to: who was accepted last becomes a connection in a moment.
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
-        self._log.info("stopped", unfinished=crowd.in_flight)
+        self._log.info("stopped", unfinished=pool.in_flight)
 
     def _tls_stream(self) -> TlsStream:
         return TlsStream(self._identity.context, self._identity.client_authority)
 
-    def _site(self, crowd: Crowd, loop: asyncio.AbstractEventLoop, routes: Routes) -> Site:
-        return Site(handle=routes, crowd=crowd, loop=loop, fault=self._metrics.fault, limits=self._options.limits)
+    def _watch_client_authority(self, pool: ConnectionPool) -> None:
+        """Has the pool know whether API servers prove that they are, and the log as well."""
+
+        def changed() -> None:
+            pool.authenticates = True
+            # These were asked for no proof, or for another.
+            pool.close_unproven()
+            self._log.info("reviews are taken from API servers alone")
+
+        self._identity.on_client_authority = changed
+        pool.authenticates = self._identity.client_authority is not None
+        if not pool.authenticates:
+            self._log.warning(
+                "reviews are taken from all who reach the port: no --client-authority tells API servers from others"
+            )
+
+    def _site(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop, routes: Routes, drops: DropReport) -> Site:
+        def fault(reason: str, source: str) -> None:
+            self._metrics.fault(reason)
+            if reason in LOUD_FAULTS:
+                drops.add(reason, source)
+
+        return Site(handle=routes, pool=pool, loop=loop, fault=fault, limits=self._options.limits)
 
     def _review_routes(self) -> Routes:
         routes = Routes()
