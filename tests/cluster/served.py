@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -90,6 +91,10 @@ class Served:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/metrics") as answer:
             text: str = answer.read().decode()
             return text
+
+    def client_context(self) -> ssl.SSLContext:
+        """Of a client that trusts the webhook, and has no certificate itself."""
+        return ssl.create_default_context(cafile=str(self._authority.certificate))
 
     def stop(self) -> None:
         kinds = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")

@@ -131,7 +131,7 @@ class Client:
         plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS, source_address=(source, 0))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self.socket = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+            self.socket = plain if context is None else context.wrap_socket(plain, server_hostname="127.0.0.1")
         except OSError:
             plain.close()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,6 +17,8 @@ from gpuslice.installing.options import NAMESPACE, Options, default_image
 from gpuslice.model.policies import Backend
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from gpuslice.dialects.settings_file import SettingsFile
 
 
@@ -34,6 +37,20 @@ def _takes(url: str) -> bool:
         return False
 
 
+def _read_authority(_context: click.Context, _parameter: click.Parameter, file: TextIO | None) -> str:
+    text = "" if file is None else file.read()
+    if file is not None and "-----BEGIN CERTIFICATE-----" not in text:
+        raise click.BadParameter("there is no certificate in it: give a PEM file, for example front-proxy-ca.crt")
+    return text
+
+
+def _read_networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(ip_network(text)) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write for example 10.244.0.0/16") from None
+
+
 @click.command()
 @click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Where gpuslice itself runs.")
 @click.option("--image", metavar="NAME", default=default_image, help="The container image.  [default: this version's]")
@@ -46,6 +63,15 @@ def _takes(url: str) -> bool:
 @click.option(
     "--url", metavar="URL", callback=_read_url,
     help="Print what a webhook outside of the cluster needs there; the API server reaches it at this address.",
+)  # fmt: skip
+@click.option(
+    "--client-authority", metavar="FILE", type=click.File(), callback=_read_authority,
+    help="Who signs the API servers' client certificates, as PEM: the webhook then takes reviews from them alone.",
+)  # fmt: skip
+@click.option(
+    "--pod-network", "pod_networks", metavar="CIDR", multiple=True, callback=_read_networks,
+    help="Addresses of pods, from which no API server calls: the webhook's NetworkPolicy keeps them out; may be given "
+    "several times.",
 )  # fmt: skip
 @click.option(
     "--only", "only", type=click.Choice(list(parts.PARTS)), multiple=True,
@@ -63,6 +89,8 @@ def command(  # noqa: PLR0913, PLR0917 - options
     node_backend: str,
     settings: SettingsFile,
     url: str | None,
+    client_authority: str,
+    pod_networks: tuple[str, ...],
     only: tuple[str, ...],
     admission_policy: bool,
     output: str,
@@ -75,6 +103,7 @@ def command(  # noqa: PLR0913, PLR0917 - options
     Example:
       gpuslice manifests | kubectl apply -f -
       gpuslice manifests --image registry.example/gpuslice:1 --cert-manager
+      gpuslice manifests --client-authority /etc/kubernetes/pki/front-proxy-ca.crt --pod-network 10.244.0.0/16
       gpuslice manifests --only crds --only classes -o json
       gpuslice manifests --settings examples/settings.toml --node-backend extended
       gpuslice manifests --admission-policy | kubectl apply -f -
@@ -82,6 +111,11 @@ def command(  # noqa: PLR0913, PLR0917 - options
     """
     if admission_policy and (only or cert_manager or url):
         raise click.UsageError("--admission-policy stands alone: it installs no webhook")
+    if url and (client_authority or pod_networks):
+        raise click.UsageError(
+            "--client-authority and --pod-network are for a webhook in the cluster: with --url, start it with "
+            "--client-authority"
+        )
     if url and cert_manager:
         raise click.UsageError("--cert-manager is for a webhook in the cluster: with --url, start it with --host")
     options = Options(
@@ -91,6 +125,8 @@ def command(  # noqa: PLR0913, PLR0917 - options
         node_backend=Backend(node_backend),
         url=url,
         settings_file=settings,
+        client_authority=client_authority,
+        pod_networks=pod_networks,
     )
     if admission_policy:
         objects = mutating_policy.documents(options.settings, options.webhooks.excluded_namespaces)

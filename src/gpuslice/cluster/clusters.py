@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.cluster import claims, components
 from gpuslice.cluster import node as nodes
 from gpuslice.cluster.binaries import program
-from gpuslice.cluster.control_plane import Layout
+from gpuslice.cluster.control_plane import GPUSLICE_WEBHOOKS, Layout
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
@@ -50,10 +50,11 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(each.getsockname()[1] for each in sockets)
 
 
-def new_layout(folder: Path, address: str = "127.0.0.1") -> Layout:
-    """A control plane in this folder, on ports that are free."""
+def new_layout(folder: Path, address: str = "127.0.0.1", webhooks: tuple[str, ...] = ()) -> Layout:
+    """A control plane in this folder, on ports that are free. It proves who it is to these webhooks as well."""
     first, second, third, fourth, fifth = free_ports(5)
-    return Layout(folder=folder, ports=(first, second, third, fourth, fifth), address=address)
+    ports = first, second, third, fourth, fifth
+    return Layout(folder=folder, ports=ports, address=address, webhooks=(*GPUSLICE_WEBHOOKS, *webhooks))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,15 @@ import msgspec
 from gpuslice.cluster.binaries import program
 from gpuslice.cluster.components import Component, Probe
 from gpuslice.cluster.pki import Authority, Pair
+from gpuslice.installing.options import NAMESPACE, WEBHOOK
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: As an API server names a webhook's service whose port is 443.
+GPUSLICE_WEBHOOKS: Final = (f"{WEBHOOK}.{NAMESPACE}.svc",)
+#: Of certificates by which webhooks know the API server; in its folder.
+WEBHOOK_AUTHORITY: Final = "pki/webhook-clients"
 SERVICE_RANGE: Final = "10.213.0.0/20"
 #: The first address of the range: the service `kubernetes`.
 SERVICE_ADDRESS: Final = "10.213.0.1"
@@ -29,6 +34,8 @@ class Layout:
     ports: tuple[int, int, int, int, int]
     #: Where the API server is reached by pods; loopback if there are none.
     address: str = "127.0.0.1"
+    #: Webhooks to which the API server proves who it is: services, and hosts with ports.
+    webhooks: tuple[str, ...] = GPUSLICE_WEBHOOKS
 
     @property
     def server(self) -> str:
@@ -66,7 +73,7 @@ def plan(layout: Layout) -> tuple[Component, ...]:
 
 def write_kubeconfig(path: Path, server: str, authority: Authority, identity: Pair) -> None:
     """With everything inside, so that it can be copied elsewhere."""
-    document = {
+    document: dict[str, object] = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "gpuslice",
@@ -87,6 +94,10 @@ def write_kubeconfig(path: Path, server: str, authority: Authority, identity: Pa
             }
         ],
     }
+    _write_document(path, document)
+
+
+def _write_document(path: Path, document: dict[str, object]) -> None:
     path.touch(mode=0o600)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
@@ -150,6 +161,7 @@ def _api_server(layout: Layout, authority: Authority, serving: Pair, admin: Pair
         # There is no proxy for services here: webhooks are called at the addresses behind them.
         "enable-aggregator-routing": "true",
         "profiling": "false",
+        "admission-control-config-file": _webhook_credentials(layout),
     }
     flags |= {"advertise-address": layout.address} if has_pods else {"endpoint-reconciler-type": "none"}
     ready = Probe(
@@ -160,6 +172,24 @@ def _api_server(layout: Layout, authority: Authority, serving: Pair, admin: Pair
     )
     # Watches from a node that was switched off would keep it for a minute.
     return Component("kube-apiserver", _command("kube-apiserver", flags), ready=ready, stage=1, stop_seconds=3)
+
+
+def _webhook_credentials(layout: Layout) -> Path:
+    """Has the API server show a certificate to webhooks, of an authority that signs nothing else."""
+    authority = Authority(layout.folder / WEBHOOK_AUTHORITY, "gpuslice-webhook-clients")
+    pair = authority.issue("apiserver", common_name="kube-apiserver")
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    kubeconfig = layout.folder / "webhooks.kubeconfig"
+    users = [{"name": name, "user": user} for name in layout.webhooks]
+    _write_document(kubeconfig, {"apiVersion": "v1", "kind": "Config", "users": users})
+    version = "apiserver.config.k8s.io/v1"
+    for_webhooks = {"apiVersion": version, "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(kubeconfig)}
+    plugins = [
+        {"name": f"{kind}AdmissionWebhook", "configuration": for_webhooks} for kind in ("Mutating", "Validating")
+    ]
+    path = layout.folder / "admission.json"
+    _write_document(path, {"apiVersion": version, "kind": "AdmissionConfiguration", "plugins": plugins})
+    return path
 
 
 def _controller_manager(layout: Layout, authority: Authority) -> Component:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuslice.cluster.clusters import Cluster, ClusterError
+from gpuslice.cluster.control_plane import WEBHOOK_AUTHORITY
 from gpuslice.cluster.images.catalogue import GPUSLICE_IMAGE
 from gpuslice.installing import parts
 from gpuslice.installing.options import AGENT, Options
@@ -24,7 +25,8 @@ _SECONDS_TO_ROLL_OUT: Final = 120
 
 def install(cluster: Cluster, machine: str, content: str, say: Callable[[str], None]) -> None:
     """Installs or updates gpuslice, and waits until it is ready. Raises ClusterError with the logs of what is not."""
-    options = Options(image=GPUSLICE_IMAGE)
+    authority = (cluster.folder / WEBHOOK_AUTHORITY / "ca.crt").read_text()
+    options = Options(image=GPUSLICE_IMAGE, client_authority=authority)
     objects = _adapted(parts.objects(options), machines.find(machine), content)
     documents = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": objects}).decode()
     say("installing gpuslice")

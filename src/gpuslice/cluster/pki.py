@@ -31,7 +31,7 @@ class Pair:
 class Authority:
     """Issues certificates into a folder. Made anew or opened, if the folder has one already."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "gpuslice-cluster") -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -44,8 +44,8 @@ class Authority:
             self._authority = x509.load_pem_x509_certificate(self.certificate.read_bytes())
             return
         self._key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("gpuslice-cluster", ())
-        builder = _builder(name, name, self._key.public_key()).add_extension(
+        subject = _name(name, ())
+        builder = _builder(subject, subject, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self._authority = builder.sign(self._key, hashes.SHA256())

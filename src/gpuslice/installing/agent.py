@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuslice.installing import network_policies
 from gpuslice.installing.objects import Object, account, labels, metadata, rule, selector
 from gpuslice.installing.options import AGENT
 from gpuslice.model import devices
@@ -45,7 +46,11 @@ def _slots(settings: Settings) -> list[str]:
 
 
 def objects(options: Options) -> list[Object]:
-    return [*account(AGENT, options, _rights()), _daemon_set(options)]
+    return [
+        *account(AGENT, options, _rights()),
+        network_policies.policy(AGENT, options, metrics=_METRICS_PORT),
+        _daemon_set(options),
+    ]
 
 
 def _rights() -> list[Object]:

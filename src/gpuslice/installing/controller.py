@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission import slicepolicies
+from gpuslice.installing import network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER
 
@@ -18,6 +19,7 @@ _PORT: Final = 8080
 def objects(options: Options) -> list[Object]:
     return [
         *account(CONTROLLER, options, _rights(), _rights_at_home()),
+        network_policies.policy(CONTROLLER, options, metrics=_PORT),
         deployment(CONTROLLER, options, _REPLICAS, _pod(options)),
     ]
 

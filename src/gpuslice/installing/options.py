@@ -37,6 +37,10 @@ class Options:
     #: Where the API server reaches a webhook that runs outside of the cluster.
     url: str | None = None
     settings_file: SettingsFile = NO_FILE
+    #: Who signs the API servers' client certificates, as PEM; empty if they have none, or it is there already.
+    client_authority: str = ""
+    #: The networks of pods, if no API server comes from them.
+    pod_networks: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission import configurations, slicepolicies
 from gpuslice.admission.certificates import SECRET_NAME
-from gpuslice.installing import settings
+from gpuslice.installing import client_authority, network_policies, settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
 from gpuslice.installing.options import WEBHOOK
 
@@ -40,6 +40,8 @@ def _server(options: Options) -> list[Object]:
         _service(options),
         *(_cert_manager(options) if options.cert_manager else ()),
         *settings.objects(options),
+        *client_authority.objects(options),
+        network_policies.policy(WEBHOOK, options, metrics=_METRICS_PORT, reviews=_PORT),
         deployment(WEBHOOK, options, _REPLICAS, _pod(options), settings.pod_annotations(options)),
         {
             "apiVersion": "policy/v1",
@@ -98,9 +100,11 @@ def _pod(options: Options) -> Object:
         f"--metrics-port={_METRICS_PORT}",
         f"--drain={_DRAIN_SECONDS}s",
         "--log=json",
+        *client_authority.arguments(),
         *settings.arguments(options),
     ]
-    mounts, volumes = settings.mounts(options), settings.volumes(options)
+    mounts = [*client_authority.mounts(), *settings.mounts(options)]
+    volumes = [*client_authority.volumes(), *settings.volumes(options)]
     if options.cert_manager:
         arguments += [f"--certificate={_MOUNT}/tls.crt", f"--key={_MOUNT}/tls.key"]
         mounts.append({"name": "tls", "mountPath": _MOUNT, "readOnly": True})
@@ -120,10 +124,9 @@ def _pod(options: Options) -> Object:
         "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
         "readinessProbe": probe("/readyz", "metrics", periodSeconds=2, failureThreshold=1),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        **({"volumeMounts": mounts} if mounts else {}),
+        "volumeMounts": mounts,
     }
-    more = {"volumes": volumes} if volumes else {}
-    return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=_GRACE_SECONDS, **more)
+    return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=_GRACE_SECONDS, volumes=volumes)
 
 
 def _dns_names(options: Options) -> tuple[str, ...]:

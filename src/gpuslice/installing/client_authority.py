@@ -1,0 +1,41 @@
+"""The authority of the API servers' client certificates in the cluster: a ConfigMap, and how the webhook reads it.
+
+The pods mount it whether it is there or not: it may be made later, by hand, and counts from then on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.installing.objects import Object, metadata
+from gpuslice.installing.options import WEBHOOK
+
+if TYPE_CHECKING:
+    from gpuslice.installing.options import Options
+
+NAME: Final = f"{WEBHOOK}-client-authority"
+_FILE: Final = "ca.crt"
+_MOUNT: Final = "/etc/gpuslice/client-authority"
+
+
+def objects(options: Options) -> list[Object]:
+    text = options.client_authority
+    made = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(WEBHOOK, options) | {"name": NAME},
+        "data": {_FILE: text},
+    }
+    return [made] if text else []
+
+
+def arguments() -> list[str]:
+    return [f"--client-authority={_MOUNT}/{_FILE}"]
+
+
+def mounts() -> list[Object]:
+    return [{"name": "client-authority", "mountPath": _MOUNT, "readOnly": True}]
+
+
+def volumes() -> list[Object]:
+    return [{"name": "client-authority", "configMap": {"name": NAME, "optional": True}}]
