@@ -45,3 +45,22 @@ def test_the_admission_policy_stands_alone(gpuslice_command: Path) -> None:
     refused = _run(gpuslice_command, "--admission-policy", "--cert-manager")
     assert refused.returncode == 2
     assert "stands alone" in refused.stderr
+
+
+def test_the_authority_and_the_networks_of_pods_are_checked(gpuslice_command: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
+    done = _run(gpuslice_command, "--client-authority", str(file), "--pod-network", "10.244.0.0/16")
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    assert objects["ConfigMap", "gpuslice-webhook-client-authority"]["data"] == {"ca.crt": file.read_text()}
+    assert "10.244.0.0/16" in str(objects["NetworkPolicy", "gpuslice-webhook"])
+
+    file.write_text("a key\n")
+    for options, said in (
+        (("--client-authority", str(file)), "there is no certificate in it"),
+        (("--pod-network", "10.244.0.7/16"), "write for example 10.244.0.0/16"),
+        (("--pod-network", "10.244.0.0/16", "--url", "https://webhook.example"), "are for a webhook in the cluster"),
+    ):
+        refused = _run(gpuslice_command, *options)
+        assert refused.returncode == 2
+        assert said in refused.stderr

@@ -103,8 +103,7 @@ def _pod(options: Options) -> Object:
         *client_authority.arguments(),
         *settings.arguments(options),
     ]
-    mounts = [*client_authority.mounts(), *settings.mounts(options)]
-    volumes = [*client_authority.volumes(), *settings.volumes(options)]
+    mounts, volumes = settings.mounts(options), settings.volumes(options)
     if options.cert_manager:
         arguments += [f"--certificate={_MOUNT}/tls.crt", f"--key={_MOUNT}/tls.key"]
         mounts.append({"name": "tls", "mountPath": _MOUNT, "readOnly": True})
@@ -124,8 +123,9 @@ def _pod(options: Options) -> Object:
         "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
         "readinessProbe": probe("/readyz", "metrics", periodSeconds=2, failureThreshold=1),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "volumeMounts": mounts,
+        "volumeMounts": [*mounts, *client_authority.mounts()],
     }
+    volumes += client_authority.volumes()
     return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=_GRACE_SECONDS, volumes=volumes)
 
 
