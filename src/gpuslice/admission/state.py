@@ -17,6 +17,7 @@ import structlog
 from gpuslice.admission import gpu_sizes, offers, stored_policies
 from gpuslice.admission.context import KNOWN_GPU_SIZES, Context, UnknownNamespaceError
 from gpuslice.admission.gpu_sizes import Gpus, PublishedSlice
+from gpuslice.admission.policy_definition import PolicyDefinition
 from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.stored_policies import SLICE_POLICIES, ParsedPolicy, StoredPolicy
 from gpuslice.admission.templates import Templates
@@ -51,6 +52,7 @@ class ClusterState:
         self.policies: Final[Watch[StoredPolicy, ParsedPolicy]] = Watch(
             api, SLICE_POLICIES, StoredPolicy, self._parse_policy
         )
+        self.definition: Final = PolicyDefinition(api, self.policies, self._policies_unknown)
         self.namespaces: Final[Watch[ObjectMetadata, Mapping[str, str]]] = Watch(
             api, NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
         )
@@ -81,7 +83,15 @@ class ClusterState:
 
     @property
     def watches(self) -> tuple[Watch[Any, Any], ...]:
-        return self.policies, self.namespaces, self.slices, self.nodes, self.templates.watch, *self.offering
+        return (
+            self.policies,
+            self.definition.watch,
+            self.namespaces,
+            self.slices,
+            self.nodes,
+            self.templates.watch,
+            *self.offering,
+        )
 
     @property
     def refused(self) -> dict[str, str]:
@@ -93,9 +103,10 @@ class ClusterState:
         return self._context
 
     def synced(self) -> bool:
-        """Whether the cluster was seen as a whole. Once it was, it stays so."""
+        """Whether the cluster was seen as a whole. Once it was, it stays so, unless policies are defined anew."""
         if not self._ready:
-            self._ready = self._pending is None and all(watch.synced.is_set() for watch in self.watches)
+            needed = (watch for watch in self.watches if watch is not self.definition.watch)
+            self._ready = self._pending is None and all(watch.synced.is_set() for watch in needed)
         return self._ready
 
     async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
@@ -148,6 +159,9 @@ class ClusterState:
             self._log.warning("a policy is left out", policy=key[1], reason=new.complaint)
         self._policies_changed = True
         self._touch()
+
+    def _policies_unknown(self) -> None:
+        self._ready = False
 
     def _namespace_changed(self, key: Key, _old: object, _new: object) -> None:
         self._learned.pop(key[1], None)

@@ -39,8 +39,10 @@ V = TypeVar("V")
 _WATCH_SECONDS: Final = (240, 480)
 #: Bookmarks come once a minute. A connection that is silent for this long is taken for dead.
 SILENCE_SECONDS: Final = 150.0
-#: How often to look whether a kind that is not served has come to be.
-_ABSENT_SECONDS: Final = 15.0
+#: How often to look whether a kind that is not served has come to be: its objects may be in force from then on.
+_ABSENT_SECONDS: Final = 1.0
+#: The same, when there is reason to think that it is about to be.
+_EXPECTED_SECONDS: Final = 0.05
 
 
 class _Change(msgspec.Struct):
@@ -80,7 +82,7 @@ class Watch(Generic[ObjectT, V]):
     ) -> None:
         self.resource: Final = resource
         self.store: Final[Store[V]] = Store(limit)
-        #: Set once everything there is has been seen, and never cleared: old knowledge is better than none.
+        #: Set once everything there is has been seen. Only `list_again` clears it: old knowledge is better than none.
         self.synced: Final = asyncio.Event()
         #: False while the server does not know the kind at all. That, too, is knowledge: there are no such objects.
         self.served = True
@@ -97,6 +99,8 @@ class Watch(Generic[ObjectT, V]):
         self._accept = calls.METADATA if metadata_only else calls.JSON
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._selectors = {key: text for key, text in selectors.items() if text}
+        self._round: asyncio.Task[None] | None = None
+        self._expected = False
         self._heard = float("-inf")
         self._failing = False
         self._log = structlog.get_logger().bind(resource=resource.plural)
@@ -109,20 +113,48 @@ class Watch(Generic[ObjectT, V]):
         """Until it is cancelled."""
         backoff = Backoff()
         while True:
+            self._round = asyncio.create_task(self._list_and_follow(backoff))
             try:
-                version = await self._list()
-                await self._follow(version, backoff)
-            except ApiError as error:
-                if error.not_found:
-                    self._absent()
-                    await asyncio.sleep(_ABSENT_SECONDS)
-                    continue
-                if not error.expired:
-                    self._failed(error)
-                await backoff.wait()
-            except (UnreachableError, msgspec.DecodeError) as error:
+                await self._round
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Only the round was cancelled: by `list_again`.
+
+    def list_again(self, *, served: bool) -> None:
+        """What is known is of another time. Until everything is listed anew, this is not synced.
+
+        `served` says whether the kind is known to be served: then the server's word that it is not is not taken for an
+        answer, but for the moment before it is.
+        """
+        self.synced.clear()
+        self._expected = served
+        if self._round is not None:
+            self._round.cancel()
+
+    async def _list_and_follow(self, backoff: Backoff) -> None:
+        """Once, until it fails; returns when it is time to try again."""
+        try:
+            version = await self._list()
+            await self._follow(version, backoff)
+        except ApiError as error:
+            if error.not_found:
+                await self._wait_until_served()
+                return
+            if not error.expired:
                 self._failed(error)
-                await backoff.wait()
+            await backoff.wait()
+        except (UnreachableError, msgspec.DecodeError) as error:
+            self._failed(error)
+            await backoff.wait()
+
+    async def _wait_until_served(self) -> None:
+        if self._expected and not self.synced.is_set():
+            await asyncio.sleep(_EXPECTED_SECONDS)
+            return
+        self._absent()
+        await asyncio.sleep(_ABSENT_SECONDS)
 
     async def _list(self) -> str:
         values: dict[Key, V] = {}

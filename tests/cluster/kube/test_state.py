@@ -141,6 +141,77 @@ async def test_a_namespace_that_does_not_exist_has_no_labels(api: Api, name: str
         assert not _rewritten(state, "nowhere-at-all")
 
 
+async def _remove_definition(cluster: Cluster) -> None:
+    await asyncio.to_thread(cluster.kubectl, "delete", "crd", "slicepolicies.gpuslice.io", "--ignore-not-found")
+
+
+@pytest.fixture
+async def defined(quiet_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Policies can be written, and the watch of policies does not come to ask by itself whether they can again."""
+    monkeypatch.setattr("gpuslice.kube.watching._ABSENT_SECONDS", 3600.0)
+    await asyncio.to_thread(install_policies, quiet_cluster)
+    return quiet_cluster
+
+
+@pytest.mark.parametrize("absence", ["noticed", "unnoticed"])
+async def test_policies_are_in_force_as_soon_as_their_definition_is_made_anew(
+    defined: Cluster, quiet_api: Api, name: str, absence: str
+) -> None:
+    async with _state(quiet_api) as state, _created(quiet_api, SLICE_POLICIES, policy(f"{name}-before")):
+        await until(lambda: f"{name}-before/only" in _rules(state))
+        await _remove_definition(defined)
+        if absence == "noticed":
+            await until(lambda: not state.policies.served)
+            assert not _rules(state), "no definition, no policies"
+            assert state.synced()
+        await asyncio.to_thread(install_policies, defined)
+        async with _created(quiet_api, SLICE_POLICIES, policy(f"{name}-after")):
+            await until(lambda: _rules(state) == {f"{name}-after/only"})
+            assert state.synced()
+
+
+async def test_until_the_policies_of_a_new_definition_are_listed_nobody_claims_to_know_them(
+    defined: Cluster, quiet_api: Api, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _state(quiet_api) as state:
+        await _remove_definition(defined)
+        await until(lambda: not state.policies.served)
+        listed, list_policies = asyncio.Event(), state.policies._list
+
+        async def list_late() -> str:
+            await listed.wait()
+            return await list_policies()
+
+        monkeypatch.setattr(state.policies, "_list", list_late)
+        await asyncio.to_thread(install_policies, defined)
+        await until(lambda: not state.synced())
+        async with _created(quiet_api, SLICE_POLICIES, policy(name)):
+            assert not state.synced()
+            listed.set()
+            await until(state.synced)
+            assert _rules(state) == {f"{name}/only"}
+
+
+async def test_a_definition_that_is_gone_before_its_policies_are_listed_leaves_nobody_waiting(
+    defined: Cluster, quiet_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _state(quiet_api) as state:
+        await _remove_definition(defined)
+        await until(lambda: not state.policies.served)
+        gone, list_policies = asyncio.Event(), state.policies._list
+
+        async def list_late() -> str:
+            await gone.wait()
+            return await list_policies()
+
+        monkeypatch.setattr(state.policies, "_list", list_late)
+        await asyncio.to_thread(install_policies, defined)
+        await until(lambda: not state.synced())
+        await _remove_definition(defined)
+        gone.set()
+        await until(state.synced)
+
+
 def _slice(name: str, *sizes: str, driver: str = "gpu.gpuslice.io") -> dict[str, Any]:
     devices = [
         {"name": f"gpu-{number}", "allowMultipleAllocations": True, "capacity": {"memory": {"value": size}}}
