@@ -1,9 +1,14 @@
 """The webhook configurations: which requests the API server sends, where, and what if nobody answers.
 
-Three webhooks, and the reasons for what each does when it is down:
+Four webhooks, and the reasons for what each does when it is down:
 
-- Pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a well-formed request then starts as it
-  was written: with a whole GPU, or waiting for a resource that no node has. No deployment stands still because of us.
+- Where no policy limits anything, pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a
+  well-formed request then starts as it was written: with a whole GPU, or waiting for a resource that no node has. No
+  deployment stands still because of us.
+- Where a policy limits something, the same is done by a webhook that must answer (`Fail`): else whoever keeps the
+  webhook from answering has no limit. `unreviewed` says which namespaces these are; the controller keeps the
+  configuration in step with them. The two divide the namespaces, so that each pod is sent once, and both have
+  conditions by which a pod that asks for no GPU depends on neither.
 - Pods with malformed requests are refused by a webhook that must answer (`Fail`), and its conditions let no other pod
   depend on it: CEL sees that a request is malformed, so pods that ask for no GPU and well-formed ones are never sent.
   While the first webhook answers, it has refused such pods already; what is left are those of namespaces that a policy
@@ -20,16 +25,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.admission import marks, match_conditions, slicepolicies
+from gpuslice.admission.unreviewed import NO_NAMESPACE, RefusingNamespaces
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 #: Of both configurations.
 NAME: Final = "gpuslice"
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 VALIDATE_POLICY: Final = "/validate-policy"
+
+#: The two that rewrite pods. The API server tells people no more than the name of the one that did not answer.
+MAY_BE_MISSING: Final = "pods.mutate.gpuslice.io"
+MUST_ANSWER: Final = "pods.under-gpu-limits.gpuslice.io"
 
 #: Everything waits for us, so we do not take long; an answer takes a millisecond.
 TIMEOUT_SECONDS: Final = 3
@@ -80,17 +90,31 @@ class Webhooks:
     certificate: str | None = None
 
 
-def mutating(webhooks: Webhooks) -> dict[str, Any]:
-    """The MutatingWebhookConfiguration."""
-    rewrite = _webhook(webhooks, "pods.mutate.gpuslice.io", MUTATE, "Ignore", PODS) | {
+def mutating(webhooks: Webhooks, refusing: RefusingNamespaces = NO_NAMESPACE) -> dict[str, Any]:
+    """The MutatingWebhookConfiguration. A webhook that would select nothing is left out."""
+    names = refusing.names.difference(webhooks.excluded_namespaces)
+    outside, inside = excluding({*webhooks.excluded_namespaces, *names}), _only(names)
+    ignoring, failing = (inside, outside) if refusing.others else (outside, inside)
+    members = [
+        _rewriting(webhooks, name, failure_policy, selector)
+        for name, failure_policy, selector in (
+            (MAY_BE_MISSING, "Ignore", ignoring),
+            (MUST_ANSWER, "Fail", failing),
+        )
+        if selector is not None
+    ]
+    return _configuration(webhooks, "MutatingWebhookConfiguration", members)
+
+
+def _rewriting(webhooks: Webhooks, name: str, failure_policy: str, selector: dict[str, Any]) -> dict[str, Any]:
+    return _webhook(webhooks, name, MUTATE, failure_policy, PODS) | {
         # Claim templates are made beside the pod, but for a dry run.
         "sideEffects": "NoneOnDryRun",
         # Another webhook may add a container after us.
         "reinvocationPolicy": "IfNeeded",
-        "namespaceSelector": excluding(webhooks.excluded_namespaces),
+        "namespaceSelector": selector,
         "matchConditions": [{"name": "may-ask-for-a-gpu", "expression": match_conditions.may_ask(webhooks.settings)}],
     }
-    return _configuration(webhooks, "MutatingWebhookConfiguration", [rewrite])
 
 
 def validating(webhooks: Webhooks) -> dict[str, Any]:
@@ -118,9 +142,19 @@ def validating(webhooks: Webhooks) -> dict[str, Any]:
     return _configuration(webhooks, "ValidatingWebhookConfiguration", [requests, policies])
 
 
-def excluding(namespaces: Sequence[str]) -> dict[str, Any]:
+def excluding(namespaces: Iterable[str]) -> dict[str, Any]:
     """A selector of all namespaces but these."""
-    wanted = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(namespaces)}
+    return _by_name("NotIn", namespaces)
+
+
+def _only(namespaces: Iterable[str]) -> dict[str, Any] | None:
+    """A selector of these. There is no such selector for none."""
+    return _by_name("In", namespaces) if namespaces else None
+
+
+def _by_name(operator: str, namespaces: Iterable[str]) -> dict[str, Any]:
+    # The API server itself sets this label on every namespace, and nobody else can.
+    wanted = {"key": "kubernetes.io/metadata.name", "operator": operator, "values": sorted(namespaces)}
     return {"matchExpressions": [wanted]}
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gpuslice.admission.granting import check_slots, not_allowed
 from gpuslice.dialects import fields
 from gpuslice.dialects.registry import CLASS_RESOURCES
 from gpuslice.model import gpus, kubernetes_quantities, slices
-from gpuslice.model.policies import Maximum, Participation
 from gpuslice.model.slices import Slice
 
 if TYPE_CHECKING:
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
     from gpuslice.model.pods import Place
     from gpuslice.model.policies import Rule
 
-_NO_MAXIMUM: Final = Maximum()
-
 
 def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, rule: Rule, context: Context) -> None:
     """Raises NotAllowedError if, after the edit, a container has what the rule does not allow."""
-    if not _limits(rule):
+    if not rule.limits:
         return
     signs = {reading.place.pointer: reading.signs[0] for reading in readings}
     slot_resources = {context.settings.shared_resource, *context.policies.target_resources}
@@ -47,16 +44,6 @@ def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, r
         if held:
             field = signs.get(place.pointer) or fields.resource_field(place, min(held))
             _check_slots(field, sum(held.values()), rule, context)
-
-
-def _limits(rule: Rule) -> bool:
-    """Whether the rule keeps anything from anybody."""
-    return (
-        rule.maximum != _NO_MAXIMUM
-        or rule.participation is Participation.OPT_IN
-        or rule.dialects is not None
-        or rule.gpu_model is not None
-    )
 
 
 def _slots(place: Place, edit: PodEdit, resources: set[str]) -> dict[str, int]:

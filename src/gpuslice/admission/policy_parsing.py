@@ -99,6 +99,7 @@ def _rule(policy: SlicePolicy, position: int) -> Rule:
         tolerations=tuple(_toleration(wanted, where, index) for index, wanted in enumerate(spec.tolerations)),
         node_selector=spec.node_selector,
         warn_only=spec.warn_only,
+        when_unreviewed=policy.spec.when_unreviewed,
     )
     _refuse_contradictions(rule, where)
     return rule

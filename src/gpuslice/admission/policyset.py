@@ -41,11 +41,16 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     failures: tuple[Verdict, ...] = ()
 
 
+def in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """From the highest priority down; rules of one policy side by side, as they stand in it."""
+    return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.policy, rule.position)))
+
+
 class PolicySet:
     """Built once for a set of rules; asked for every pod."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
-        self.rules: Final = tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.policy, rule.position)))
+        self.rules: Final = in_order(rules)
         self._expressions = [compiled(rule.match.expression) if rule.match.expression else None for rule in self.rules]
         # The values are positions in `rules`: sorted, they go from the highest priority down, policy by policy.
         self._filed: dict[object, list[int]] = defaultdict(list)
@@ -133,12 +138,13 @@ def _keys(rule: Rule) -> Iterable[tuple[str, ...]]:
     if match.service_accounts:
         return [("account", name) for name in match.service_accounts]
     for kind, selector in (("namespace label", match.namespace_labels), ("pod label", match.pod_labels)):
-        if keys := _label_keys(kind, selector):
+        if keys := label_keys(kind, selector):
             return keys
     return [_EVERYWHERE]
 
 
-def _label_keys(kind: str, selector: LabelSelector) -> list[tuple[str, ...]]:
+def label_keys(kind: str, selector: LabelSelector) -> list[tuple[str, ...]]:
+    """What meets the selector has a label, or a label with its value, that is one of these; empty if it need not."""
     wanted = [requirement for requirement in selector.requirements if requirement.operator is Operator.IN]
     if wanted:
         narrowest = min(wanted, key=lambda requirement: len(requirement.values))

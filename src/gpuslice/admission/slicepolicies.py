@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuslice.model.pods import Quantity  # noqa: TC001 - msgspec reads the types
-from gpuslice.model.policies import Backend, Participation
+from gpuslice.model.policies import Backend, Participation, WhenUnreviewed
 from gpuslice.model.selectors import Operator  # noqa: TC001 - msgspec reads the types
 
 GROUP: Final = "gpuslice.io"
@@ -156,6 +156,14 @@ class PolicySpec(_Spec, frozen=True):
             "priority decides; among equals the one with the more specific rule, then by name.",
         ),
     ] = 0
+    when_unreviewed: Annotated[
+        WhenUnreviewed | None,
+        Meta(
+            description="What becomes of a pod that asks for a GPU while no webhook answers. Refuse: the API server "
+            "refuses pods of the namespaces that a rule may be for. Admit: they start as they were written. Without "
+            "it, Refuse for the rules that limit anything (OptIn, maximum, dialects, gpuModel), and Admit for others."
+        ),
+    ] = None
 
 
 class PolicyMetadata(msgspec.Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""What one process does for the whole cluster: removes templates that nobody uses, says what it thinks of policies."""
+"""What one process does for the whole cluster: claim templates, webhook configurations, the status of policies."""

@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuslice.admission.policy_definition import PolicyDefinition
 from gpuslice.controller.endpoints import Endpoints
 from gpuslice.controller.policy_status import PolicyStatus
 from gpuslice.controller.sweeping import DEFAULT_GRACE, Sweeper
+from gpuslice.controller.webhook_configurations import Installation, WebhookConfigurations
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.leases import LeaderElection, Terms
 
@@ -43,6 +45,8 @@ class Settings:
     address: str = ""
     port: int = 8080
     grace: float = DEFAULT_GRACE
+    #: Whose webhook configurations are kept. None: nobody's.
+    installation: Installation | None = None
     terms: Terms = field(default_factory=Terms)
 
 
@@ -54,6 +58,13 @@ class Controller:
         self._recorder = Recorder(api, COMPONENT, settings.identity)
         self._sweeper = Sweeper(api, grace=settings.grace)
         self._status = PolicyStatus(api, self._recorder)
+        self._definition = PolicyDefinition(api, self._status.watch)
+        self._configurations: WebhookConfigurations | None = None
+        if settings.installation is not None:
+            self._configurations = WebhookConfigurations(
+                api, self._recorder, settings.installation, self._status.watch, self._status.look_again
+            )
+            self._status.holds = self._configurations.holds
         self._election = LeaderElection(api, settings.namespace, LEASE, settings.identity, settings.terms)
         self._began = 0.0
         self._stop = asyncio.Event()
@@ -61,7 +72,8 @@ class Controller:
 
     @property
     def watches(self) -> tuple[Watch[Any, Any], ...]:
-        return self._status.watch, self._sweeper.watch, self._sweeper.references.watch
+        kept = self._configurations.watches if self._configurations is not None else ()
+        return self._status.watch, self._sweeper.watch, self._sweeper.references.watch, *kept
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Until SIGTERM or SIGINT, or until the lease is lost (LeadershipLostError)."""
@@ -69,7 +81,11 @@ class Controller:
         registry.register(_ControllerCollector(self))
         loop = asyncio.get_running_loop()
         endpoints = Endpoints(
-            self._settings.address, self._settings.port, self.ailment, lambda: generate_latest(registry)
+            self._settings.address,
+            self._settings.port,
+            ailment=self.ailment,
+            unready=self.unready,
+            metrics=lambda: generate_latest(registry),
         )
         working = asyncio.create_task(self._election.run(self._work))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,11 +111,21 @@ class Controller:
         deaf = [watch.resource.plural for watch in self.watches if not watch.heard_within(_SILENCE_SECONDS)]
         return f"nothing was heard of {', '.join(deaf)} for {_SILENCE_SECONDS:.0f} s" if deaf else ""
 
+    def unready(self) -> str:
+        """What is not as it should be in the cluster. One that waits for its turn has nothing to do with it."""
+        kept = self._configurations
+        if kept is None or not kept.problem or not self._election.leading.is_set():
+            return ""
+        return f"the webhook configurations are not as they should be: {kept.problem}"
+
     async def _work(self) -> None:
         self._began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._recorder.run())
+            group.create_task(self._definition.watch.run())
             group.create_task(self._status.run())
+            if self._configurations is not None:
+                group.create_task(self._configurations.run())
             group.create_task(self._sweeper.run())
 
     def numbers(self) -> Iterator[Metric]:
@@ -115,6 +141,7 @@ class Controller:
         for state, count in zip(("accepted", "refused"), self._status.counts, strict=True):
             policies.add_metric([state], count)
         yield policies
+        yield from self._numbers_of_configurations()
         yield GaugeMetricFamily(
             "gpuslice_templates", "Claim templates that admission made.", value=len(self._sweeper.watch.store)
         )
@@ -133,6 +160,21 @@ class Controller:
             failures.add_metric([watch.resource.plural], watch.failures)
         yield relists
         yield failures
+
+    def _numbers_of_configurations(self) -> Iterator[Metric]:
+        kept = self._configurations
+        if kept is None:
+            return
+        yield GaugeMetricFamily(
+            "gpuslice_webhook_configurations_in_order",
+            "1 if the webhook configurations are as they should be, as far as this controller leads and knows.",
+            value=int(not kept.problem),
+        )
+        yield CounterMetricFamily(
+            "gpuslice_webhook_configurations_restored",
+            "Times that a webhook configuration was written again that had been deleted or changed by hand.",
+            value=kept.restored,
+        )
 
 
 class _ControllerCollector(Collector):

@@ -1,4 +1,4 @@
-"""/healthz and /metrics of the controller, on the same small server that the webhook has for them."""
+"""/healthz, /readyz and /metrics of the controller, on the same small server that the webhook has for them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,23 @@ _MOST_CONNECTIONS: Final = 32
 
 
 class Endpoints:
-    """Served from when it is made until `close`. `ailment` says what is wrong; empty if all is well."""
+    """Served from when it is made until `close`. `ailment` says what is wrong with the process, and `unready` what is
+    with the cluster; empty if all is well.
+    """
 
-    def __init__(self, address: str, port: int, ailment: Callable[[], str], metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        *,
+        ailment: Callable[[], str],
+        unready: Callable[[], str],
+        metrics: Callable[[], bytes],
+    ) -> None:
         loop = asyncio.get_running_loop()
         routes = Routes()
         routes.get(b"/healthz", lambda _: _health(ailment()))
+        routes.get(b"/readyz", lambda _: _health(unready()))
         routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics(), _METRICS_TYPE))
         opened = listening.open_socket(address, port, "--port")
         self.url: Final = listening.describe(opened, "http")

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import slicepolicies
-from gpuslice.installing import network_policies
+from gpuslice.admission import configurations, policy_definition, slicepolicies
+from gpuslice.installing import network_policies, settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
-from gpuslice.installing.options import CONTROLLER
+from gpuslice.installing.options import CONTROLLER, WEBHOOK
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
 
 _REPLICAS: Final = 2
 _PORT: Final = 8080
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
 def objects(options: Options) -> list[Object]:
     return [
-        *account(CONTROLLER, options, _rights(), _rights_at_home()),
+        *account(CONTROLLER, options, _rights(), _rights_at_home(options)),
         network_policies.policy(CONTROLLER, options, metrics=_PORT),
-        deployment(CONTROLLER, options, _REPLICAS, _pod(options)),
+        # With a webhook inside, the settings are the webhook's.
+        *(settings.objects(options) if options.url is not None else ()),
+        deployment(CONTROLLER, options, _REPLICAS, _pod(options), settings.pod_annotations(options)),
     ]
 
 
@@ -29,27 +33,53 @@ def _rights() -> list[Object]:
     return [
         rule(slicepolicies.GROUP, [slicepolicies.PLURAL], look),
         rule(slicepolicies.GROUP, [f"{slicepolicies.PLURAL}/status"], ["patch"]),
-        rule("", ["pods"], look),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [policy_definition.NAME]),
+        rule("", ["pods", "namespaces"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "patch", "delete"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
+        rule(_ADMISSION, _CONFIGURATIONS, [*look, "patch"], [configurations.NAME]),
+        rule(_ADMISSION, _CONFIGURATIONS, ["create"]),  # has no name yet, so none can be given
     ]
 
 
-def _rights_at_home() -> list[Object]:
+def _rights_at_home(options: Options) -> list[Object]:
+    service = [rule("", ["services"], ["get"], [WEBHOOK])] if options.url is None else []
     return [
+        *service,
         rule("coordination.k8s.io", ["leases"], ["get", "update"], [CONTROLLER]),
         rule("coordination.k8s.io", ["leases"], ["create"]),  # has no name yet, so none can be given
     ]
 
 
 def _pod(options: Options) -> Object:
+    mounts, volumes = settings.mounts(options), settings.volumes(options)
     container = {
         "name": "controller",
         "image": options.image,
-        "args": ["controller", f"--namespace={options.namespace}", f"--port={_PORT}", "--log=json"],
+        "args": _arguments(options),
         "ports": [{"name": "metrics", "containerPort": _PORT}],
         "startupProbe": probe("/healthz", "metrics", periodSeconds=1, failureThreshold=60),
         "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
+        "readinessProbe": probe("/readyz", "metrics", periodSeconds=5, failureThreshold=3),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        **({"volumeMounts": mounts} if mounts else {}),
     }
-    return confined_pod(CONTROLLER, container)
+    return confined_pod(CONTROLLER, container, **({"volumes": volumes} if volumes else {}))
+
+
+def _arguments(options: Options) -> list[str]:
+    """What the webhook configurations are made of is said again here: the controller keeps them."""
+    webhooks = options.webhooks
+    where = (
+        f"--webhook-service={options.namespace}/{WEBHOOK}" if options.url is None else f"--webhook-url={options.url}"
+    )
+    return [
+        "controller",
+        f"--namespace={options.namespace}",
+        f"--port={_PORT}",
+        where,
+        *(f"--exclude-namespace={name}" for name in webhooks.excluded_namespaces),
+        *([f"--inject-ca-from={webhooks.certificate}"] if webhooks.certificate is not None else ()),
+        *settings.arguments(options),
+        "--log=json",
+    ]

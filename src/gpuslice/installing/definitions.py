@@ -92,6 +92,7 @@ def _version() -> dict[str, Any]:
             _column("Priority", "integer", ".spec.priority"),
             _column("Rules", "string", ".spec.rules[*].name"),
             _column("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status'),
+            _column("Held", "string", '.status.conditions[?(@.type=="HeldWithoutWebhook")].status'),
             _column("Age", "date", ".metadata.creationTimestamp"),
         ],
         "schema": {

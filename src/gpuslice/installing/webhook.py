@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import configurations, slicepolicies
+from gpuslice.admission import configurations, policy_definition, slicepolicies
 from gpuslice.admission.certificates import SECRET_NAME
 from gpuslice.installing import client_authority, network_policies, settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
@@ -61,6 +61,7 @@ def _rights(options: Options) -> list[Object]:
     look = ["get", "list", "watch"]
     rights = [
         rule(slicepolicies.GROUP, [slicepolicies.PLURAL], look),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [policy_definition.NAME]),
         rule("", ["namespaces", "nodes"], look),
         rule("resource.k8s.io", ["resourceslices"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "patch"]),

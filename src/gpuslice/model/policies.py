@@ -41,6 +41,13 @@ class Participation(StrEnum):
     OPT_OUT = "OptOut"  # none: they pass as they are
 
 
+class WhenUnreviewed(StrEnum):
+    """What becomes of a pod that asks for a GPU while no webhook answers."""
+
+    REFUSE = "Refuse"  # the API server refuses it
+    ADMIT = "Admit"  # it starts as it was written
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """Every condition that is given must hold. With none, every pod matches."""
@@ -83,6 +90,9 @@ class Maximum:
     slots: int | None = None
 
 
+_NO_MAXIMUM: Final = Maximum()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One rule of a policy. What it leaves out is as without any policy."""
@@ -107,6 +117,27 @@ class Rule:
     tolerations: tuple[Toleration, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     warn_only: bool = False
+    #: None: refused where the rule limits anything.
+    when_unreviewed: WhenUnreviewed | None = None
+
+    @property
+    def limits(self) -> bool:
+        """Whether the rule keeps anything from any pod."""
+        return (
+            self.maximum != _NO_MAXIMUM
+            or self.participation is Participation.OPT_IN
+            or self.dialects is not None
+            or self.gpu_model is not None
+        )
+
+    @property
+    def refuses_unreviewed(self) -> bool:
+        """Whether the API server is to refuse the rule's pods while no webhook answers."""
+        if self.participation is Participation.OPT_OUT or self.warn_only:
+            return False  # these pods pass as they are, reviewed or not
+        if self.when_unreviewed is None:
+            return self.limits
+        return self.when_unreviewed is WhenUnreviewed.REFUSE
 
     @property
     def label(self) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuslice.admission import configurations
-from gpuslice.installing import parts
+from gpuslice.cli import controller as cli_controller
+from gpuslice.dialects import settings_file
+from gpuslice.installing import controller, parts
 from gpuslice.installing.options import Options
 from tools import install_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Object = dict[str, Any]
 
@@ -81,7 +86,8 @@ def test_only_the_agent_is_privileged() -> None:
 
 def test_with_cert_manager_the_webhook_has_no_right_to_secrets_and_configurations() -> None:
     objects = parts.objects(Options(cert_manager=True))
-    rights = str([role["rules"] for role in _of_kind(objects, "Role", "ClusterRole")])
+    roles = [role for role in _of_kind(objects, "Role", "ClusterRole") if "webhook" in role["metadata"]["name"]]
+    rights = str([role["rules"] for role in roles])
 
     assert "secrets" not in rights
     assert "admissionregistration.k8s.io" not in rights
@@ -114,6 +120,33 @@ def test_the_webhook_has_more_time_to_end_than_it_takes_to_drain() -> None:
 
     assert int(drain.removeprefix("--drain=").removesuffix("s")) < pod["terminationGracePeriodSeconds"]
     assert deployment["spec"]["replicas"] >= 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(namespace="elsewhere"),
+        Options(cert_manager=True),
+        Options(url="https://webhook.example:8443"),
+        Options(settings_file=settings_file.parse('shared-resource = "example.com/slot"', "settings.toml")),
+    ],
+    ids=["service", "cert-manager", "url", "settings"],
+)
+def test_the_controller_keeps_the_configurations_that_are_installed(options: Options, tmp_path: Path) -> None:
+    """What it is started with is all it knows: it makes the very same of it."""
+    (made,) = [each for each in controller.objects(options) if each["kind"] == "Deployment"]
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    written = tmp_path / "settings.toml"
+    written.write_text(options.settings_file.text)
+    arguments = [f"--settings={written}" if each.startswith("--settings=") else each for each in container["args"][1:]]
+    read = cli_controller.command.make_context("controller", arguments).params
+    names = ("webhook_service", "webhook_url", "configuration", "excluded", "inject_ca_from", "settings")
+    installation = cli_controller.installation_of(home=read["namespace"], **{name: read[name] for name in names})
+
+    assert installation is not None
+    assert installation.namespace == options.namespace
+    assert installation.name == configurations.NAME
+    assert installation.webhooks == options.webhooks
 
 
 @pytest.mark.parametrize("kind", ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"])
