@@ -73,16 +73,27 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
 
 
 def check_together(grants: Iterable[Grant], rule: Rule) -> None:
-    """A container that names several MIG profiles has a grant for each."""
-    most = rule.maximum.devices
-    if most is None:
+    """A container can have several MIG partitions, and all of them can be of one GPU."""
+    most = rule.maximum
+    if (most.devices, most.memory, most.cores) == (None, None, None):
         return
     devices: Counter[str] = Counter()
+    memory: Counter[str] = Counter()
+    cores: Counter[str] = Counter()
     for given in grants:
-        place = given.reading.place.field
-        devices[place] += given.slice.devices
-        if devices[place] > most:
+        place, count = given.reading.place.field, given.slice.devices
+        devices[place] += count
+        if most.devices is not None and devices[place] > most.devices:
             raise _too_many_devices(given.reading, rule, devices[place])
+        if given.slice.mig_profile is None:
+            continue
+        percent, size = slices.mig_size(given.slice.mig_profile)
+        memory[place] += count * size
+        cores[place] += count * percent
+        if most.memory is not None and memory[place] > most.memory:
+            raise _too_much_memory(given.reading, rule, memory[place], most.memory)
+        if most.cores is not None and cores[place] > most.cores:
+            raise _too_many_cores(given.reading, rule, cores[place], most.cores)
 
 
 def check_slots(field: str, slots: int, rule: Rule) -> None:
@@ -166,8 +177,7 @@ def _check(reading: Reading, given: Slice, rule: Rule) -> None:
     if given.mig_profile is not None:
         cores, memory = slices.mig_size(given.mig_profile)
     if most.memory is not None and isinstance(memory, int) and memory > most.memory:
-        asked, allowed = map(kubernetes_quantities.describe_bytes, (memory, most.memory))
-        raise _not_allowed(reading, rule, f"asks for {asked} of GPU memory; at most {allowed} is allowed")
+        raise _too_much_memory(reading, rule, memory, most.memory)
     if most.cores is not None and given.slots is None:
         if cores == 0:
             raise _not_allowed(
@@ -176,9 +186,18 @@ def _check(reading: Reading, given: Slice, rule: Rule) -> None:
                 f"asks for no cores, which would be unlimited; at most {most.cores}% are allowed, so say how many",
             )
         if cores > most.cores:
-            raise _not_allowed(reading, rule, f"asks for {cores}% of a GPU's cores; at most {most.cores}% is allowed")
+            raise _too_many_cores(reading, rule, cores, most.cores)
     if most.devices is not None and given.devices > most.devices:
         raise _too_many_devices(reading, rule, given.devices)
+
+
+def _too_much_memory(reading: Reading, rule: Rule, memory: int, most: int) -> NotAllowedError:
+    asked, allowed = map(kubernetes_quantities.describe_bytes, (memory, most))
+    return _not_allowed(reading, rule, f"asks for {asked} of GPU memory; at most {allowed} is allowed")
+
+
+def _too_many_cores(reading: Reading, rule: Rule, cores: int, most: int) -> NotAllowedError:
+    return _not_allowed(reading, rule, f"asks for {cores}% of a GPU's cores; at most {most}% is allowed")
 
 
 def _too_many_devices(reading: Reading, rule: Rule, count: int) -> NotAllowedError:

@@ -1,8 +1,8 @@
 """Holds what a container will have to the rule, whoever wrote it.
 
-Slots and devices can be asked for by their own names, in no dialect; and a container that an earlier call served looks
-just like one that somebody wrote so. Hence nobody is asked who wrote it: what would leave admission is counted, and
-is within the rule's limits or does not leave.
+Slots and devices can be asked for by their own names, in no dialect, and claims can be named by any container of the
+pod; and a container that an earlier call served looks just like one that somebody wrote so. Hence nobody is asked who
+wrote it: what would leave admission is added up, and is within the rule's limits or does not leave.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from gpuslice.admission import held_claims
+from gpuslice.admission.claim_amounts import Amounts
 from gpuslice.admission.granting import check_slots, not_allowed
 from gpuslice.dialects import fields
 from gpuslice.dialects.registry import CLASS_RESOURCES
@@ -33,6 +35,7 @@ def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, r
         return
     signs = {reading.place.pointer: reading.signs[0] for reading in readings}
     slot_resources = {context.settings.shared_resource, *context.policies.target_resources}
+    claims = held_claims.claims_of_pod(edit)
     for place in places:
         for name in fields.asked(place, CLASS_RESOURCES):
             raise not_allowed(
@@ -44,6 +47,9 @@ def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, r
         if held:
             field = signs.get(place.pointer) or fields.resource_field(place, min(held))
             _check_slots(field, sum(held.values()), rule, context)
+        if claims:
+            beside = _amounts(sum(held.values()), context)
+            held_claims.check(held_claims.held_by(place, edit, claims), beside, rule, max(context.gpu_sizes))
 
 
 def _slots(place: Place, edit: PodEdit, resources: set[str]) -> dict[str, int]:
@@ -58,16 +64,22 @@ def _check_slots(field: str, slots: int, rule: Rule, context: Context) -> None:
     check_slots(field, slots, rule)
     if rule.gpu_model is not None:
         raise not_allowed(field, rule, f"slots are of any GPU, but these pods get {gpus.with_article(rule.gpu_model)}")
-    most, devices = rule.maximum, Fraction(slots, context.settings.slots_per_gpu)
-    share = min(devices, Fraction(1))
-    # The scheduler counts slots and does not see whose they are: it may be the largest GPU.
-    memory = max(slices.memory_on(size, share) for size in context.gpu_sizes)
+    most, (devices, memory, cores) = rule.maximum, _amounts(slots, context)
     for amount, allowed, show in (
-        (math.ceil(devices), most.devices, "{} devices".format),
-        (math.ceil(100 * share), most.cores, "{}% of a GPU's cores".format),
-        (memory, most.memory, lambda size: f"{kubernetes_quantities.describe_bytes(size)} of GPU memory"),
+        (devices, most.devices, "{} devices".format),
+        (cores, most.cores, "{}% of a GPU's cores".format),
+        (memory or 0, most.memory, lambda size: f"{kubernetes_quantities.describe_bytes(size)} of GPU memory"),
     ):
         if allowed is not None and amount > allowed:
             raise not_allowed(
                 field, rule, f"{Slice(slots=slots).describe()} can be {show(amount)}; the maximum is {show(allowed)}"
             )
+
+
+def _amounts(slots: int, context: Context) -> Amounts:
+    """At most what so many slots are."""
+    devices = Fraction(slots, context.settings.slots_per_gpu)
+    share = min(devices, Fraction(1))
+    # The scheduler counts slots and does not see whose they are: it may be the largest GPU.
+    memory = max(slices.memory_on(size, share) for size in context.gpu_sizes)
+    return Amounts(math.ceil(devices), memory, math.ceil(100 * share))

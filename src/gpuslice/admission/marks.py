@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import registry
+from gpuslice.model.devices import CLAIM_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ NAMES: Final = (SLICE, DIALECT, POLICY, BACKEND)
 SLICED: Final = "gpuslice.io/sliced"
 
 #: Claims that admission made, and templates too, are named so.
-PREFIX: Final = "gpuslice-"
+PREFIX: Final = CLAIM_PREFIX
 
 
 class Served:

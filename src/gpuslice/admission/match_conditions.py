@@ -66,7 +66,9 @@ def _may_ask(settings: Settings) -> str:
     sign = _any([*(f"n.startsWith({quote(prefix)})" for prefix in registry.RESOURCE_PREFIXES), *named])
     parts = _any(f"has(c.resources.{part}) && c.resources.{part}.exists(n, {sign})" for part in ("limits", "requests"))
     annotated = _any(map(_annotated, registry.ANNOTATIONS))
-    return _any([_all([_HAS_ANNOTATIONS, annotated]), f"{_CONTAINERS}.exists(c, has(c.resources) && {parts})"])
+    return _any(
+        [_all([_HAS_ANNOTATIONS, annotated]), _CLAIMS_OF_OURS, f"{_CONTAINERS}.exists(c, has(c.resources) && {parts})"]
+    )
 
 
 def malformed(settings: Settings) -> str:
@@ -242,8 +244,14 @@ _FRACTION_TARGET: Final = (
     f" : {_FIRST})"
 )
 
+#: The pod names a template as admission does.
+_CLAIMS_OF_OURS: Final = (
+    "(has(object.spec.resourceClaims) && object.spec.resourceClaims.exists(r, has(r.resourceClaimTemplateName)"
+    f" && r.resourceClaimTemplateName.startsWith({quote(marks.PREFIX)})))"
+)
 _TOO_MUCH: Final = _any(
     [
+        f"has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > {_MOST}",
         f"object.spec.containers.size() > {_MOST}",
         f"has(object.spec.initContainers) && object.spec.initContainers.size() > {_MOST}",
         f"{_CONTAINERS}.exists(c, has(c.resources) && "

@@ -8,8 +8,10 @@ from gpuslice.dialects import castslice, hami, instaslice, kai, native, vcuda
 from gpuslice.model import devices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuslice.dialects.asking import Dialect
-    from gpuslice.model.pods import Pod
+    from gpuslice.model.pods import Pod, PodClaim
     from gpuslice.model.settings import Settings
 
 DIALECTS: Final[tuple[Dialect, ...]] = (castslice, instaslice, vcuda, native, hami, kai)
@@ -39,6 +41,8 @@ def may_ask(pod: Pod, settings: Settings) -> bool:
     spec = pod.spec
     if spec is None:
         return False
+    if spec.resource_claims and _names_template(spec.resource_claims):
+        return True
     configured = (settings.whole_resource, settings.shared_resource)
     for containers in (spec.containers, spec.init_containers):
         for container in containers or ():
@@ -50,3 +54,8 @@ def may_ask(pod: Pod, settings: Settings) -> bool:
                     if name.startswith(RESOURCE_PREFIXES) or name in configured:
                         return True
     return False
+
+
+def _names_template(claims: Iterable[PodClaim]) -> bool:
+    """No dialect, but a way to hold a slice: a claim of a template that the namespace has because of other pods."""
+    return any((claim.resource_claim_template_name or "").startswith(devices.CLAIM_PREFIX) for claim in claims)

@@ -58,6 +58,9 @@ MEMORY_STEP: Final = 1024**2
 #: So many devices a claim can hold, by Kubernetes' own limit.
 MAX_DEVICES_PER_CLAIM: Final = 32
 
+#: How the names of claims and claim templates begin that admission makes.
+CLAIM_PREFIX: Final = "gpuslice-"
+
 #: A node with one of these has GPUs: NVIDIA's own label, and ours for where nobody sets it. The value is "true".
 NODE_LABELS: Final = ("nvidia.com/gpu.present", "gpuslice.io/gpu-node")
 

@@ -221,6 +221,9 @@ def hostile_pods(draw: st.DrawFn) -> Object:
         each["resources"]["limits"] |= draw(st.dictionaries(names, amounts, max_size=2))
         if "requests" in each["resources"]:
             each["resources"]["requests"] = dict(each["resources"]["limits"])
+        named = draw(st.sets(st.integers(0, 2), max_size=2))
+        if named and not each["resources"]["limits"]:
+            each["resources"]["claims"] = [{"name": f"gpuslice-{number}"} for number in sorted(named)]
     return made
 
 
@@ -241,7 +244,9 @@ def test_where_all_is_limited_nobody_has_more(asked: Object, backend: str, targe
         limits = each["resources"]["limits"]
         assert all(parse_whole(limits.get(name, 0)) == 0 for name in (WHOLE, *CLASS_RESOURCES))
         assert sum(parse_whole(limits.get(name, 0)) for name in counted) <= 2
-        assert len(each["resources"].get("claims", ())) <= 1
+        names = {claim["name"] for claim in each["resources"].get("claims", ())}
+        # The API server refuses a pod with a claim that it does not have.
+        assert len(names & {claim["name"] for claim in spec.get("resourceClaims", ())}) <= 1
     for template in reviewed.templates:
         (request,) = template.document("team")["spec"]["spec"]["devices"]["requests"]
         for exact in request.get("firstAvailable") or [request["exactly"]]:

@@ -102,15 +102,19 @@ def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
     )
     texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\v\u00a0\u3000x\n", max_size=6)
     annotations = st.dictionaries(st.sampled_from(SAID), texts, max_size=4)
+    names = st.sampled_from([{}, *({"resourceClaimTemplateName": name} for name in ("gpuslice-1", "my-gpuslice-1"))])
+    whole = st.none() | st.lists(names.map(lambda given: {"name": "mine", **given}), max_size=2)
     return st.builds(
-        lambda named, init, said: pod(
+        lambda named, init, said, claims: pod(
             *({**each, "name": f"c{index}"} for index, each in enumerate(named)),
             init=tuple({**each, "name": f"i{index}"} for index, each in enumerate(init)),
             annotations=said,
+            **({} if claims is None else {"resourceClaims": claims}),
         ),
         st.lists(containers, min_size=1, max_size=3),
         st.lists(containers, max_size=2),
         st.none() | annotations,
+        whole,
     )
 
 

@@ -1,4 +1,4 @@
-"""Slices as claims (resource.k8s.io/v1), from templates that are named after what they ask.
+"""Slices as claims (resource.k8s.io/v1), from templates that are named after what they ask (`claim_amounts`).
 
 Equal slices of a namespace so share one template, whoever makes it first, and a template never changes. A part of a
 GPU is asked as a list of alternatives, one per size of GPU, because a claim can only ask for amounts.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuslice.admission import claim_amounts
 from gpuslice.admission.granting import NotAllowedError
 from gpuslice.admission.marks import PREFIX
 from gpuslice.model import devices, kubernetes_quantities, slices
@@ -129,7 +130,8 @@ def template_for(given: Slice, sizes: tuple[int, ...] | None) -> Template:
     """The same slice has the same template, today and in every replica of the webhook."""
     claim = {"devices": _devices(given, sizes)}
     canonical = json.dumps(claim, sort_keys=True, separators=(",", ":")).encode()
-    return Template(PREFIX + hashlib.sha256(canonical).hexdigest()[:16], msgspec.json.encode(claim))
+    name = claim_amounts.template_name(given, sizes, hashlib.sha256(canonical).hexdigest()[:16])
+    return Template(name, msgspec.json.encode(claim))
 
 
 def _devices(given: Slice, sizes: tuple[int, ...] | None) -> dict[str, Any]:

@@ -1,0 +1,211 @@
+"""A container that names claims which it did not ask for holds no more than its rule allows, all of them together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuslice.admission import marks
+from gpuslice.admission.backends import dra
+from gpuslice.admission.decisions import Outcome
+from gpuslice.cluster.clusters import Cluster, ClusterError
+from gpuslice.model.slices import Slice
+from tests.cluster.conftest import cluster  # noqa: F401 - a fixture
+from tests.cluster.kube.support import policy
+from tests.cluster.served import Served, created, serving
+from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, under
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MIB = 1024**2
+_GIB = 1024**3
+_LIMIT = {"memory": "4Gi", "devices": 1}
+
+
+def _asking(name: str, memory: str = "3800Mi") -> Object:
+    return container(name, {"gpuslice.io/memory": memory})
+
+
+def _naming(name: str, *claims: str, **more: Any) -> Object:  # noqa: ANN401 - fields of the API
+    return {"name": name, "image": "none", "resources": {"claims": [{"name": claim} for claim in claims]}} | more
+
+
+def _template(memory: int | None = 3800 * _MIB, **more: Any) -> str:  # noqa: ANN401 - fields of a slice
+    given = Slice(**more) if memory is None else Slice(memory=memory, **more)
+    return dra.template_for(given, None).name
+
+
+def _by_hand(template: str, *claims: str) -> list[Object]:
+    return [{"name": claim, "resourceClaimTemplateName": template} for claim in claims]
+
+
+# ---- claims that the webhook makes in the same call ----
+
+
+def test_a_container_does_not_hold_the_slices_of_two_others() -> None:
+    asked = pod(_asking("a"), _asking("b"), _naming("greedy", "gpuslice-0", "gpuslice-1"))
+    message = denied(asked, under({"maximum": _LIMIT}))
+    assert message.startswith("spec.containers[2].resources.claims: what the container holds comes to 2 devices")
+    message = denied(asked, under({"maximum": {"memory": "4Gi"}}))
+    assert "comes to 7600Mi of GPU memory (gpuslice-0, gpuslice-1); the maximum is 4Gi of GPU memory" in message
+    cores = [container(name, {"gpuslice.io/memory": "1Gi", "gpuslice.io/cores": 30}) for name in ("a", "b")]
+    message = denied(pod(*cores, _naming("greedy", "gpuslice-0", "gpuslice-1")), under({"maximum": {"cores": 50}}))
+    assert "comes to 60% of a GPU's cores" in message
+
+
+@pytest.mark.parametrize("more", [{}, {"restartPolicy": "Always"}], ids=["init container", "sidecar"])
+def test_nor_does_one_that_starts_before_them(more: Object) -> None:
+    greedy = _naming("greedy", "gpuslice-0", "gpuslice-1", **more)
+    assert "spec.initContainers[0].resources.claims" in denied(
+        pod(_asking("a"), _asking("b"), init=(greedy,)), under({"maximum": _LIMIT})
+    )
+
+
+def test_naming_a_request_of_a_claim_changes_nothing() -> None:
+    greedy = _naming("greedy")
+    greedy["resources"]["claims"] = [{"name": f"gpuslice-{number}", "request": "gpu"} for number in range(2)]
+    denied(pod(_asking("a"), _asking("b"), greedy), under({"maximum": _LIMIT}))
+
+
+def test_one_claim_of_another_container_is_within_the_maximum() -> None:
+    asked = pod(_asking("a"), _naming("helper", "gpuslice-0"))
+    made = admitted(asked, under({"maximum": _LIMIT}))
+    assert [each["resources"].get("claims") for each in made["spec"]["containers"]] == [[{"name": "gpuslice-0"}]] * 2
+
+
+def test_slots_and_claims_are_added_up() -> None:
+    greedy = _naming("greedy", "gpuslice-0")
+    greedy["resources"]["limits"] = {"nvidia.com/gpu-shared": 1}
+    context = under({"maximum": {"memory": "10Gi"}}, gpu_sizes=(80 * _GIB,))
+    assert "comes to 11896Mi" in denied(pod(_asking("a", "3704Mi"), greedy), context)
+    greedy["resources"].pop("claims")
+    admitted(pod(_asking("a", "3704Mi"), greedy), context)
+
+
+def test_partitions_of_one_container_are_added_up_by_either_backend() -> None:
+    asked = pod(container(limits={"nvidia.com/mig-1g.5gb": 2}))
+    for backend in ("dra", "extended"):
+        assert "of GPU memory; at most 6Gi is allowed" in denied(
+            asked, under({"maximum": {"memory": "6Gi"}, "backend": backend})
+        )
+        assert "asks for 28% of a GPU's cores; at most 20%" in denied(
+            asked, under({"maximum": {"cores": 20}, "backend": backend})
+        )
+        admitted(asked, under({"maximum": {"memory": "10Gi", "cores": 28, "devices": 2}, "backend": backend}))
+
+
+# ---- templates that the namespace has because of other pods ----
+
+
+def test_claims_of_templates_named_by_hand_are_added_up() -> None:
+    claims = _by_hand(_template(), "x", "y")
+    asked = pod(_naming("greedy", "x", "y"), resourceClaims=claims)
+    assert "comes to 7600Mi of GPU memory (x, y)" in denied(asked, under({"maximum": {"memory": "4Gi"}}))
+    assert admit(asked, under({"maximum": {"memory": "8Gi"}})).decision.outcome is Outcome.UNTOUCHED
+    assert admit(asked).decision.outcome is Outcome.UNTOUCHED
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (_template(5 * _GIB), "comes to 5Gi of GPU memory"),
+        (_template(None), "comes to 80Gi of GPU memory"),
+        (_template(_GIB, devices=2), "comes to 2 devices"),
+        (_template(None, mig_profile="3g.40gb"), "of GPU memory"),
+        ("gpuslice-0123456789abcdef", "whose name does not say what it gives"),
+        ("gpuslice-1x1mi-1c-", "whose name does not say what it gives"),
+        ("gpuslice-1x٣mi-1c-0123456789abcdef", "whose name does not say what it gives"),
+    ],
+)
+def test_a_template_named_by_hand_is_held_to_the_maximum(template: str, reason: str) -> None:
+    asked = pod(_naming("greedy", "x"), resourceClaims=_by_hand(template, "x"))
+    assert reason in denied(asked, under({"maximum": _LIMIT}, gpu_sizes=(80 * _GIB,)))
+    assert admit(asked).decision.outcome is Outcome.UNTOUCHED
+
+
+def test_no_cores_at_all_are_no_limit_of_cores() -> None:
+    asked = pod(_naming("greedy", "x"), resourceClaims=_by_hand(_template(), "x"))
+    assert "no limit of cores" in denied(asked, under({"maximum": {"cores": 50}}))
+
+
+def test_claims_that_are_not_ours_are_left_alone() -> None:
+    claims = [{"name": "nic", "resourceClaimName": "nic-0"}, {"name": "fpga", "resourceClaimTemplateName": "fpga"}]
+    asked = pod(_asking("a"), _naming("beside", "nic", "fpga"), resourceClaims=claims)
+    admitted(asked, under({"maximum": _LIMIT}))
+
+
+def test_what_was_admitted_is_admitted_when_it_comes_again() -> None:
+    """Another webhook changed the pod, so the API server asks once more."""
+    context = under({"maximum": {"memory": "4G", "cores": 30, "devices": 2}})
+    limits = {"gpuslice.io/memory": "4G", "gpuslice.io/cores": 30}  # not a whole number of steps
+    once = admitted(pod(container("a", limits), container("b", limits), init=(container("first", limits),)), context)
+    assert admitted(once, context) == once
+    parts = under({"maximum": {"memory": "16Gi", "cores": 20}}, gpu_sizes=(24 * _GIB, 40 * _GIB, 80 * _GIB))
+    once = admitted(pod(container(), annotations={"gpuslice.io/fraction": "0.2"}), parts)
+    assert admitted(once, parts) == once
+
+
+# ---- through the real API server ----
+
+
+@pytest.fixture(scope="module")
+def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:  # noqa: F811 - see above
+    with serving(cluster, tmp_path_factory.mktemp("webhook")) as served:
+        rule = {"name": "limit", "match": {"namespaces": [served.namespace]}, "maximum": _LIMIT}
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(policy(served.namespace, rule)))
+        try:
+            eventually(lambda: _is_refused(served, pod(_asking("big", "5Gi"))), "the policy is in force")
+            yield served
+        finally:
+            cluster.kubectl("delete", "slicepolicy", served.namespace)
+
+
+def _is_refused(webhook: Served, asked: Object) -> bool:
+    try:
+        _create(webhook, asked, "--dry-run=server")
+    except ClusterError as error:
+        return "gpuslice:" in str(error)
+    return False
+
+
+def _create(webhook: Served, asked: Object, *options: str) -> Object:
+    asked["metadata"] = {"generateName": "hostile-"}
+    return created(webhook.cluster, webhook.namespace, asked, *options)
+
+
+def test_the_api_server_has_every_pod_with_our_claims_looked_at(webhook: Served) -> None:
+    with pytest.raises(ClusterError, match="comes to 2 devices"):
+        _create(webhook, pod(_asking("a"), _asking("b"), _naming("greedy", "gpuslice-0", "gpuslice-1")))
+    # The template is there because of a pod that may have it.
+    made = _create(webhook, pod(_asking("a")))
+    template = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+    assert made["metadata"]["labels"][marks.SLICED] == "true"
+    asked = pod(_naming("greedy", "x", "y"), resourceClaims=_by_hand(template, "x", "y"))
+    with pytest.raises(ClusterError, match="comes to 2 devices"):
+        _create(webhook, asked)
+    _create(webhook, pod(_naming("modest", "x"), resourceClaims=_by_hand(template, "x")))
+    # However many claims stand before it.
+    many = [{"name": f"c{number}", "resourceClaimName": "none"} for number in range(400)]
+    with pytest.raises(ClusterError, match="comes to 2 devices"):
+        _create(webhook, pod(_naming("greedy", "x", "y"), resourceClaims=many + _by_hand(template, "x", "y")))
+
+
+def test_no_other_part_of_a_pod_can_hold_a_claim(webhook: Served) -> None:
+    """Kubernetes keeps claims to containers, and extended resources out of what a pod has as a whole."""
+    made = _create(webhook, pod(_asking("a")))
+    name = made["metadata"]["name"]
+    ephemeral = _naming("greedy", made["spec"]["resourceClaims"][0]["name"])
+    change = json.dumps({"spec": {"ephemeralContainers": [ephemeral]}})
+    with pytest.raises(ClusterError, match="resources"):
+        webhook.cluster.kubectl(
+            "patch", "pod", name, "-n", webhook.namespace, "--subresource=ephemeralcontainers", "-p", change
+        )
+    claims = _by_hand(_template(), "x", "y")
+    whole: Object
+    for whole in ({"claims": [{"name": "x"}, {"name": "y"}]}, {"limits": {"nvidia.com/gpu-shared": "8"}}):
+        with pytest.raises(ClusterError, match=r"spec\.resources"):
+            _create(webhook, pod(container("a"), resourceClaims=claims, resources=whole))
