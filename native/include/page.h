@@ -1,10 +1,14 @@
 /* The contract between the agent and the interposer: the memory that a session shares, and the one message with which a
  * process asks for its place in it. gpuslice.node.page mirrors it; tests/native proves that both agree byte for byte.
  *
- * A session has two files. `control` is the agent's: tenants map it read-only and cannot open it for writing, even as
- * root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the tenants':
- * per GPU and slot one cell for each of a few lanes, a cache line each. A slot belongs to one process from attach until
- * the agent clears it; its threads are dealt out over the lanes, so that they do not meet either.
+ * A session has two pieces of memory. `control` is the agent's: tenants map it read-only and cannot open it for writing,
+ * even as root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the
+ * tenants': a memfd that can neither grow nor shrink (sealed; a process checks that before it maps it), with one cell per
+ * GPU and slot for each of a few lanes, a cache line each. A slot belongs to one process from attach until the agent clears
+ * it; its threads are dealt out over the lanes, so that they do not meet either.
+ *
+ * Cells have no name: an agent that is started again finds them in the processes of the session, so each keeps its
+ * descriptor open. Where that fails there are new ones, which `cells_inode` names, and a process with others is denied.
  *
  * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for more than it has charged
  * it adds to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
@@ -18,7 +22,7 @@
 #include <stdint.h>
 
 #define GPUSLICE_PAGE_MAGIC 0x31454741504c5347ull /* "GSLPAGE1" */
-#define GPUSLICE_PAGE_VERSION 2u
+#define GPUSLICE_PAGE_VERSION 3u
 #define GPUSLICE_MAX_GPUS 16u
 #define GPUSLICE_SLOTS 512u /* processes of one session at a time */
 #ifndef GPUSLICE_LANES
@@ -58,6 +62,7 @@ struct gpuslice_control {
     _Atomic uint32_t slots_high;     /* slots at and above this are free; raised before one is given out */
     _Atomic uint64_t heartbeat_ns;   /* CLOCK_MONOTONIC of the agent's last sign of life */
     _Atomic uint64_t grace_ns;       /* how old that may be before new allocations are denied */
+    _Atomic uint64_t cells_inode;    /* the cells that count; a process that has others is not in the session any more */
     char session[GPUSLICE_SESSION_BYTES];
     struct gpuslice_gpu gpus[GPUSLICE_MAX_GPUS];
 };
@@ -117,7 +122,7 @@ struct gpuslice_attach {
 #define GPUSLICE_ATTACH_FULL 3u    /* no slot left */
 #define GPUSLICE_ATTACH_BROKEN 4u  /* the agent cannot serve it: the message says why */
 
-struct gpuslice_attached { /* with status OK, two descriptors travel with it: control, cells */
+struct gpuslice_attached { /* with status OK, two descriptors travel with it: control, cells; both to read, for an observer */
     uint64_t magic;
     uint32_t version, status;
     uint32_t slot, gpu_count;

@@ -37,6 +37,7 @@
 struct page { /* a session as one process sees it */
     const struct gpuslice_control *control;
     struct gpuslice_cell *cells;
+    _Atomic uint64_t cells_inode; /* of the cells that are mapped here */
     uint32_t slot, gpu_count;
 };
 

@@ -26,7 +26,9 @@
 #define LIBRARY_FOLDER "/usr/lib/gpuslice-container/"
 #define ANSWER_SECONDS 5
 #define RETRY_NS 1000000000ull
-#define HIGH_DESCRIPTOR 300 /* out of the way of programs that count on low numbers */
+#define REFRESH_NS 5000000000ull
+#define HIGH_DESCRIPTOR 300 /* out of the way of programs that count on low numbers; cells_search.py looks here first */
+#define CELLS_SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
 
 struct session session;
 
@@ -73,8 +75,8 @@ void session_debug(const char *format, ...) {
     write_line(line, length, sizeof line);
 }
 
-void session_explain(const struct gpuslice_control *control) {
-    switch (atomic_load(&control->state)) {
+void session_explain(const struct page *page) {
+    switch (atomic_load(&page->control->state)) {
     case GPUSLICE_EXPIRED:
         session_complain(COMPLAINT_EXPIRED, "the session's time to live is over; what is allocated stays valid");
         break;
@@ -82,6 +84,11 @@ void session_explain(const struct gpuslice_control *control) {
         session_complain(COMPLAINT_EXPIRED, "the session was released; what is allocated stays valid");
         break;
     default:
+        if (!session_is_current(page)) {
+            session_complain(COMPLAINT_CELLS_LOST, "the agent was started again and did not find this process's part of the "
+                                                   "session (its descriptors were closed): start the program again");
+            break;
+        }
         session_complain(COMPLAINT_AGENT_GONE, "the agent (gpusliced) gave no sign of life for longer than the session's "
                                                "grace; allocations go on when it is back");
     }
@@ -206,14 +213,17 @@ static const char *find_parameters(struct parameters *parameters, uint32_t *coun
 
 /* ---- talking to the agent ---- */
 
-static int connect_to(const char *path) {
-    int low = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int connection = low != -1 ? fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR) : -1;
-    if (connection == -1) {
-        connection = low;
-    } else {
-        close(low);
+static int move_high(int low) {
+    int high = low != -1 ? fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR) : -1;
+    if (high == -1) {
+        return low;
     }
+    close(low);
+    return high;
+}
+
+static int connect_to(const char *path) {
+    int connection = move_high(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connection == -1) {
         return -1;
     }
@@ -287,6 +297,17 @@ static void *map_file(int descriptor, uint64_t bytes, int protection) {
     return address;
 }
 
+/* Only memory that no other process can cut off: that would end this one with SIGBUS. */
+static struct gpuslice_cell *map_cells(int descriptor, uint32_t gpu_count, bool observer, uint64_t *inode) {
+    struct stat status;
+    int seals = fcntl(descriptor, F_GET_SEALS);
+    if (seals == -1 || (seals & CELLS_SEALS) != CELLS_SEALS || fstat(descriptor, &status) == -1) {
+        return NULL;
+    }
+    *inode = status.st_ino;
+    return map_file(descriptor, gpuslice_cells_bytes(gpu_count), observer ? PROT_READ : PROT_READ | PROT_WRITE);
+}
+
 static void unmap_page(struct page *page) {
     if (page->control != NULL) {
         munmap((void *)page->control, GPUSLICE_CONTROL_BYTES);
@@ -304,10 +325,12 @@ static const char *map_pages(const struct gpuslice_attached *answer, const int d
         return "the agent's answer makes no sense (are agent and library of the same version?)";
     }
     const struct gpuslice_control *control = map_file(descriptors[0], GPUSLICE_CONTROL_BYTES, PROT_READ);
-    struct gpuslice_cell *cells = map_file(descriptors[1], gpuslice_cells_bytes(answer->gpu_count), PROT_READ | PROT_WRITE);
-    *page = (struct page){.control = control, .cells = cells, .slot = answer->slot, .gpu_count = answer->gpu_count};
+    uint64_t inode = 0;
+    struct gpuslice_cell *cells = map_cells(descriptors[1], answer->gpu_count, observer, &inode);
+    *page = (struct page){.control = control, .cells = cells, .cells_inode = inode, .slot = answer->slot,
+                          .gpu_count = answer->gpu_count};
     if (control == NULL || cells == NULL || control->magic != GPUSLICE_PAGE_MAGIC ||
-        control->version != GPUSLICE_PAGE_VERSION || control->gpu_count != answer->gpu_count) {
+        control->version != GPUSLICE_PAGE_VERSION || control->gpu_count != answer->gpu_count || !session_is_current(page)) {
         unmap_page(page);
         return "the session's page is broken";
     }
@@ -344,9 +367,16 @@ uint32_t session_find(const uint8_t uuid[16]) {
 
 /* ---- attaching ---- */
 
+static void let_go(uint32_t index) {
+    close(session.connections[index]);
+    if (session.cells[index] != -1) {
+        close(session.cells[index]);
+    }
+}
+
 static void forget_after_fork(void) {
     for (uint32_t i = 0; i < session.page_count; i++) {
-        close(session.connections[i]);
+        let_go(i);
     }
     memset(session.pages, 0, sizeof session.pages); /* not mapped here: MADV_DONTFORK */
     session.page_count = session.gpu_count = 0;
@@ -356,8 +386,8 @@ static void forget_after_fork(void) {
 }
 
 /* Attaches to one session. NULL, or why not. */
-static const char *attach_one(const struct parameters *parameters, bool observer, struct page *page, int *kept, char *reason,
-                              size_t reason_size) {
+static const char *attach_one(const struct parameters *parameters, bool observer, struct page *page, int *kept,
+                              int *kept_cells, char *reason, size_t reason_size) {
     int connection = connect_to(parameters->socket);
     if (connection == -1) {
         snprintf(reason, reason_size, "no agent answers at %s: %s (is gpusliced running?)", parameters->socket, strerror(errno));
@@ -376,8 +406,9 @@ static const char *attach_one(const struct parameters *parameters, bool observer
     } else {
         why = map_pages(&answer, descriptors, observer, page);
     }
+    *kept_cells = why == NULL && !observer ? move_high(descriptors[1]) : -1;
     for (int i = 0; i < 2; i++) {
-        if (descriptors[i] != -1) {
+        if (descriptors[i] != -1 && (i == 0 || *kept_cells == -1)) {
             close(descriptors[i]);
         }
     }
@@ -396,16 +427,64 @@ static const char *attach(bool observer, char *reason, size_t reason_size) {
     uint32_t count;
     const char *why = find_parameters(parameters, &count);
     for (uint32_t i = 0; why == NULL && i < count; i++) {
-        why = attach_one(&parameters[i], observer, &session.pages[i], &session.connections[i], reason, reason_size);
+        why = attach_one(&parameters[i], observer, &session.pages[i], &session.connections[i], &session.cells[i], reason,
+                         reason_size);
         session.page_count += why == NULL;
     }
     why = why == NULL ? number_gpus() : why;
     while (why != NULL && session.page_count > 0) {
         session.page_count--;
         unmap_page(&session.pages[session.page_count]);
-        close(session.connections[session.page_count]);
+        let_go(session.page_count);
     }
     return why;
+}
+
+/* Puts the pages of `from` where those of `to` are, in one step each: other threads may be reading them. */
+static void move_pages(struct page *from, struct page *to) {
+    uint64_t bytes = gpuslice_cells_bytes(to->gpu_count);
+    if (from->gpu_count != to->gpu_count ||
+        mremap(from->cells, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to->cells) == MAP_FAILED) {
+        unmap_page(from);
+        return;
+    }
+    from->cells = NULL;
+    if (mremap((void *)from->control, GPUSLICE_CONTROL_BYTES, GPUSLICE_CONTROL_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED,
+               (void *)to->control) != MAP_FAILED) {
+        from->control = NULL;
+        atomic_store(&to->cells_inode, atomic_load(&from->cells_inode));
+    }
+    unmap_page(from);
+}
+
+void session_refresh(void) {
+    struct parameters parameters[SESSION_MOST];
+    uint32_t count;
+    char reason[400];
+    bool live = true;
+    for (uint32_t i = 0; i < session.page_count; i++) {
+        live = live && (atomic_load(&session.pages[i].control->state) == GPUSLICE_EXPIRED || session_is_live(&session.pages[i]));
+    }
+    if (live || session_now_ns() < atomic_load(&session.retry_ns)) {
+        return;
+    }
+    int saved_errno = errno;
+    pthread_mutex_lock(&attach_lock);
+    bool due = session_now_ns() >= atomic_load(&session.retry_ns);
+    atomic_store(&session.retry_ns, session_now_ns() + REFRESH_NS); /* an agent that hangs costs its patience, now and then */
+    if (due && find_parameters(parameters, &count) == NULL && count == session.page_count) {
+        for (uint32_t i = 0; i < count; i++) {
+            struct page page;
+            int connection, cells;
+            if (attach_one(&parameters[i], true, &page, &connection, &cells, reason, sizeof reason) == NULL) {
+                close(session.connections[i]);
+                session.connections[i] = connection;
+                move_pages(&page, &session.pages[i]);
+            }
+        }
+    }
+    pthread_mutex_unlock(&attach_lock);
+    errno = saved_errno;
 }
 
 bool session_attach(bool observer) {

@@ -23,6 +23,7 @@ struct session {
     uint32_t page_count, gpu_count;
     struct page pages[SESSION_MOST];
     int connections[SESSION_MOST]; /* open as long as the process lives: their end tells the agent of exec */
+    int cells[SESSION_MOST];       /* likewise: an agent that is started again finds the cells here; -1 for observers */
     struct session_gpu gpus[GPUSLICE_MAX_GPUS];
     _Atomic uint64_t retry_ns; /* when a refused session may ask again */
 };
@@ -34,16 +35,19 @@ extern struct session session;
  * pages and holds no slot. */
 bool session_attach(bool observer);
 
+/* For observers that are attached: maps what has taken the place of pages that the agent no longer serves. */
+void session_refresh(void);
+
 /* The process's number for the GPU; NO_GPU when no session has a share of it. Only once attached. */
 uint32_t session_find(const uint8_t uuid[16]);
 
 /* One line on stderr, once per reason. */
-enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_FOREIGN_GPU, COMPLAINTS };
+enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_CELLS_LOST, COMPLAINT_FOREIGN_GPU, COMPLAINTS };
 void session_complain(enum session_complaint complaint, const char *why);
 void session_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Tells the user why nothing may be allocated now although the process is attached. */
-void session_explain(const struct gpuslice_control *control);
+void session_explain(const struct page *page);
 
 static inline uint64_t session_now_ns(void) {
     struct timespec now; /* coarse is precise enough for a heartbeat and cheap enough for every allocation */
@@ -51,11 +55,18 @@ static inline uint64_t session_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline bool session_is_live(const struct gpuslice_control *control) {
+/* Whether the cells that are mapped are those that count. */
+static inline bool session_is_current(const struct page *page) {
+    return atomic_load_explicit(&page->control->cells_inode, memory_order_relaxed) ==
+           atomic_load_explicit(&page->cells_inode, memory_order_relaxed);
+}
+
+static inline bool session_is_live(const struct page *page) {
+    const struct gpuslice_control *control = page->control;
     uint64_t heartbeat = atomic_load_explicit(&control->heartbeat_ns, memory_order_relaxed);
     uint64_t grace = atomic_load_explicit(&control->grace_ns, memory_order_relaxed);
     return atomic_load_explicit(&control->state, memory_order_relaxed) == GPUSLICE_ACTIVE &&
-           session_now_ns() <= heartbeat + grace;
+           session_is_current(page) && session_now_ns() <= heartbeat + grace;
 }
 
 /* True if this process may allocate on the GPU now. Otherwise the user was told why. */
@@ -67,11 +78,11 @@ static inline bool session_allows(uint32_t gpu) {
     if (gpu == NO_GPU) {
         return false;
     }
-    const struct gpuslice_control *control = session.gpus[gpu].page->control;
-    if (__builtin_expect(session_is_live(control), 1)) {
+    const struct page *page = session.gpus[gpu].page;
+    if (__builtin_expect(session_is_live(page), 1)) {
         return true;
     }
-    session_explain(control);
+    session_explain(page);
     return false;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from gpuslice.node import page
+from gpuslice.node.cells import SEALS
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.native.inside import python_path
 from tests.waiting import eventually
@@ -147,10 +149,11 @@ class Impostor:
                 os.close(descriptor)
 
 
-def memory(content: bytes, size: int) -> int:
-    descriptor = os.memfd_create("page", os.MFD_CLOEXEC)
+def memory(content: bytes, size: int, seals: int = 0) -> int:
+    descriptor = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(descriptor, content)
     os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
 
 
@@ -168,8 +171,20 @@ def answer(**changes: int) -> bytes:
     return bytes(made)
 
 
-def pages(content: bytes, *, control_bytes: int = page.CONTROL_BYTES, cells: int = page.cells_bytes(1)) -> list[int]:
-    return [memory(content, control_bytes), memory(b"", cells)]
+def pages(
+    content: bytes,
+    *,
+    control_bytes: int = page.CONTROL_BYTES,
+    cells: int = page.cells_bytes(1),
+    seals: int = SEALS,
+    other: bool = False,
+) -> list[int]:
+    """A control page and cells, which the page names unless it is to name others."""
+    made = [memory(content, control_bytes), memory(b"", cells, seals)]
+    inode = os.fstat(made[1]).st_ino + other
+    if control_bytes == page.CONTROL_BYTES:
+        os.pwrite(made[0], inode.to_bytes(8, sys.byteorder), page.Control.cells_inode.offset)
+    return made
 
 
 NONSENSE: dict[str, tuple[Callable[[], tuple[bytes, list[int]]], str]] = {
@@ -184,6 +199,9 @@ NONSENSE: dict[str, tuple[Callable[[], tuple[bytes, list[int]]], str]] = {
     "a slot that is none": (lambda: (answer(slot=512), pages(control())), "makes no sense"),
     "a page cut off": (lambda: (answer(), pages(control(), control_bytes=100)), "page is broken"),
     "cells cut off": (lambda: (answer(), pages(control(), cells=64)), "page is broken"),
+    "cells that can be cut off": (lambda: (answer(), pages(control(), seals=0)), "page is broken"),
+    "cells that can be unsealed": (lambda: (answer(), pages(control(), seals=SEALS & ~1)), "page is broken"),
+    "cells that do not count": (lambda: (answer(), pages(control(), other=True)), "page is broken"),
     "a page with another magic": (lambda: (answer(), pages(control(magic=1))), "page is broken"),
     "a page of another version": (lambda: (answer(), pages(control(version=99))), "page is broken"),
     "a page with other GPUs": (lambda: (answer(), pages(control(gpu_count=2))), "page is broken"),

@@ -69,8 +69,10 @@ class KubernetesNode:
         ]
 
     def checkpoint(self) -> dict[str, Any]:
-        path = self.agent.state / "claims.json"
-        return json.loads(path.read_text())["claims"] if path.exists() else {}
+        """The claims that are written down, by UID."""
+        files = (self.agent.state / "prepared").glob("*.json")
+        claims = [json.loads(path.read_text())["claim"] for path in files]
+        return {claim["uid"]: claim for claim in claims}
 
     def leftovers(self) -> list[str]:
         """Everything that there is of any claim."""

@@ -84,7 +84,7 @@ async def run(folder: Path, gpus: Sequence[str], last: int, command: str) -> dic
     registry.load()
     folder_of_specs = CdiFolder(folder / "cdi")
     sessions = ClaimSessions(registry, state, folder_of_specs, folder / "lib", audit)
-    checkpoint, partitions = Checkpoint(state.checkpoint), Partitions(state.partitions)
+    checkpoint, partitions = Checkpoint(state.prepared, state.single_checkpoint), Partitions(state.partitions)
     told: list[PreparedClaim] = []
 
     async def partitioned() -> None:

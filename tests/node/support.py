@@ -190,10 +190,15 @@ class TenantProcess:
 
 
 def start_tenant(
-    session: SessionView, *, token: str | None = None, user: int | None = None, wrapper: tuple[str, ...] = ()
+    session: SessionView,
+    *,
+    token: str | None = None,
+    user: int | None = None,
+    wrapper: tuple[str, ...] = (),
+    program: Path = Path(__file__).with_name("tenant.py"),
 ) -> TenantProcess:
     """A tenant that has been answered, whatever the answer."""
-    arguments = [sys.executable, str(Path(__file__).with_name("tenant.py"))]
+    arguments = [sys.executable, str(program)]
     arguments += [session.socket, session.id, session.token if token is None else token]
     arguments += [] if user is None else [str(user)]
     process = subprocess.Popen(

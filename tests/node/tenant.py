@@ -13,13 +13,18 @@ It prints the status and slot it got, then `ok …` after each command that it r
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import socket
 import struct
 import sys
+from typing import TYPE_CHECKING
 
 from gpuslice.node import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WORD = struct.Struct("=Q")
 
@@ -47,7 +52,8 @@ class Tenant:
             self.slot = attached.slot
             self.control_descriptor, self.cells_descriptor = descriptors
             self.control = mmap.mmap(self.control_descriptor, 0, prot=mmap.PROT_READ)
-            self.cells = mmap.mmap(self.cells_descriptor, 0)
+            access = mmap.PROT_READ if flags & page.ATTACH_OBSERVER else mmap.PROT_READ | mmap.PROT_WRITE
+            self.cells = mmap.mmap(self.cells_descriptor, 0, prot=access)
         return attached
 
     def _add(self, gpu: int, field: str, amount: int) -> None:
@@ -75,10 +81,10 @@ class Tenant:
                 gpu = control.gpus[0]
                 return control.state, gpu.limit_bytes, control.slots_high, control.heartbeat_ns, gpu.epoch
             case _:
-                return self._misbehave(command, numbers)
+                return self.misbehave(command, numbers)
         return ""
 
-    def _misbehave(self, command: str, numbers: list[int]) -> object:
+    def misbehave(self, command: str, numbers: list[int]) -> object:
         match command:
             case "attach":
                 return self.attach().slot
@@ -92,12 +98,24 @@ class Tenant:
             case "garbage":
                 self.cells[:] = b"\xff" * len(self.cells)
             case "resize":
-                os.ftruncate(self.cells_descriptor, numbers[0])
+                return self._resize(numbers[0])
             case "rewrite":
                 return self._rewrite()
             case _:
                 raise ValueError(command)
         return ""
+
+    def _resize(self, size: int) -> str:
+        """Tries every way to change the length of the cells, and to undo their seals."""
+        again = os.open(f"/proc/self/fd/{self.cells_descriptor}", os.O_RDWR)
+        seals = fcntl.F_SEAL_WRITE
+        return _problems(
+            lambda: os.ftruncate(self.cells_descriptor, size),
+            lambda: os.ftruncate(again, size),
+            lambda: os.posix_fallocate(again, 0, max(size, len(self.cells) + 1)),
+            lambda: os.pwrite(again, b"x", len(self.cells)),
+            lambda: fcntl.fcntl(again, fcntl.F_ADD_SEALS, seals),
+        )
 
     def _rewrite(self) -> str:
         """Tries every way to write the limit."""
@@ -108,18 +126,25 @@ class Tenant:
                 problems.append("opened")
             except OSError as error:
                 problems.append(error.strerror or "")
-        for attempt in (
+        attempts = (
             lambda: mmap.mmap(self.control_descriptor, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE),
             lambda: os.pwrite(self.control_descriptor, b"x", 0),
             lambda: os.ftruncate(self.control_descriptor, 0),
             lambda: os.fchmod(self.control_descriptor, 0o666),
-        ):
-            try:
-                attempt()
-                problems.append("done")
-            except OSError as error:
-                problems.append(error.strerror or "")
-        return ", ".join(problems)
+        )
+        return ", ".join([*problems, _problems(*attempts)])
+
+
+def _problems(*attempts: Callable[[], object]) -> str:
+    """What the kernel says to each, or `done`."""
+    said = []
+    for attempt in attempts:
+        try:
+            attempt()
+            said.append("done")
+        except OSError as error:
+            said.append(error.strerror or "")
+    return ", ".join(said)
 
 
 def _units(size: int) -> int:
@@ -133,18 +158,19 @@ def _say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
+def serve(kind: type[Tenant]) -> None:
+    """Attaches, and does what it reads."""
     path, session, token, *user = sys.argv[1:]
     if user:
         os.setgid(int(user[0]))
         os.setuid(int(user[0]))
-    tenant = Tenant(path, session, token)
+    tenant = kind(path, session, token)
     answer = tenant.attach()
-    _say(answer.status, answer.slot, answer.message.decode())
-    for line in sys.stdin:
-        _say("ok", tenant.do(*line.split()))
+    with contextlib.suppress(BrokenPipeError):
+        _say(answer.status, answer.slot, answer.message.decode())
+        for line in sys.stdin:
+            _say("ok", tenant.do(*line.split()))
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        main()
+    serve(Tenant)

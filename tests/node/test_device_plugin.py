@@ -178,7 +178,7 @@ def test_after_a_reboot_the_kubelets_pods_have_their_sessions_again(
     devices = kubelet.allocate(SHARED, slots(node, 2))
     kubelet.pods["team", "trainer-0", "main"] = {SHARED: slots(node, 2)}
     node.agent.stop()
-    for path in (node.agent.state / "claims.json", *node.cdi_folder.glob("*.json")):
+    for path in (*(node.agent.state / "prepared").iterdir(), *node.cdi_folder.glob("*.json")):
         path.unlink()
     node.agent.start()
     eventually(lambda: len(node.sessions()) == 1)

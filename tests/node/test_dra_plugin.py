@@ -183,8 +183,7 @@ def test_the_libraries_of_running_containers_stay_when_the_agent_is_replaced(nod
         (place / name).mkdir()
     spec = node.cdi_folder / f"gpu.gpuslice.io-{claim.uid}.json"
     spec.write_text(spec.read_text().replace(current.name, "0123456789abcdef"))
-    checkpointed = node.agent.state / "claims.json"
-    assert checkpointed.exists()
+    assert claim.uid in node.checkpoint()
     node.agent.start()
     assert "fedcba9876543210" not in {path.name for path in place.iterdir()}
 
@@ -287,8 +286,8 @@ def test_unprepare_of_a_claim_that_nobody_knows_is_no_error(node: KubernetesNode
 def test_unprepare_removes_what_an_agent_that_lost_its_checkpoint_left(node: KubernetesNode) -> None:
     claim = node.claim("lost", Share(node.device(), memory="1Gi"))
     node.kubelet.prepared(claim)
-    (node.agent.state / "claims.json").write_text('{"version":1,"claims":{}}')
     node.agent.kill()
+    (node.agent.state / "prepared" / f"{claim.uid}.json").unlink()
     stray = node.cdi_folder / f"gpu.gpuslice.io-{claim.uid}.json"
     content = stray.read_text()
     node.agent.start()

@@ -185,23 +185,6 @@ def test_more_spare_than_was_charged_is_nothing_held_and_no_less(agent: AgentPro
     assert agent.client().show(session.id).gpus[0].held_bytes == 10 * UNIT
 
 
-@pytest.mark.usefixtures("still_serving")
-@pytest.mark.parametrize("size", [0, 64, 1 << 30])
-def test_cells_that_a_tenant_cut_off_are_repaired(agent: AgentProcess, tenant: StartTenant, size: int) -> None:
-    session = agent.create()
-    vandal, other = tenant(session), tenant(session)
-    vandal.do("charge", 0, 10 * UNIT)
-    vandal.do("resize", size)
-    agent.client().show(session.id)
-    cells = agent.state / "sessions" / session.id / "cells"
-    eventually(lambda: cells.stat().st_size == page.cells_bytes(1))
-    eventually(lambda: agent.client().show(session.id).breaches == 1)
-    assert agent.audit("breach")[0]["error_code"] == "cells_resized"
-    assert other.do("charge", 0, 5 * UNIT) == ""
-    vandal.kill()
-    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 5 * UNIT)
-
-
 def test_what_a_tenant_takes_back_was_counted(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     liar = tenant(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pytest
@@ -13,13 +13,16 @@ import pytest
 from gpuslice.model.sessions import SessionState
 from gpuslice.node import page
 from gpuslice.node.attached import Identity
+from gpuslice.node.cells import Cells
+from gpuslice.node.cells_search import CellsSearch, Wanted, find
 from gpuslice.node.page import UNIT
 from gpuslice.node.records import GpuRecord, SessionRecord
-from gpuslice.node.session import Session, write_session
+from gpuslice.node.session import Process, Session, write_session
 from tests.node.support import GPU, OTHER_GPU, AgentProcess
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuslice.node.messages import SessionView
@@ -150,8 +153,26 @@ def test_the_heartbeat_stops_and_goes_on(agent: AgentProcess, tenant: StartTenan
 # ---- stopped between two writes ----
 
 
+class Kept(NamedTuple):
+    """A session's folder, and its cells as a process of it would keep them."""
+
+    folder: Path
+    cells: int
+
+    def open(self) -> Session:
+        """The session as a next agent takes it up."""
+        session = Session(self.folder)
+        session.processes[0] = Process(session, 0, DEAD, -1, session.attached.cells_inode)
+        wanted = Wanted(session.id, session.attached.cells_inode, 2, (os.getpid(),))
+        found = find(wanted, CellsSearch()._mount)
+        assert found is not None
+        session.settle(Cells(found, 2))
+        session.processes.clear()
+        return session
+
+
 @pytest.fixture
-def session_files(folder: Path) -> Path:
+def session_files(folder: Path) -> Iterator[Kept]:
     """A session with one process in slot 0 that holds 100 units on the first GPU."""
     made = folder / "crash"
     made.mkdir()
@@ -162,21 +183,21 @@ def session_files(folder: Path) -> Path:
     )  # fmt: skip
     write_session(made, record, 0)
     session = Session(made)
-    session.give_slot(DEAD, os.pidfd_open(os.getpid()))
-    content = bytes(page.Cell(charged=103 | 3 << page.SPARE_SHIFT, granted=4, denied=1, peak=90))
-    with (made / "cells").open("r+b") as cells:
-        cells.write(content)
-    os.close(session.processes[0].pidfd)
+    session.settle(None)
+    session.give_slot(DEAD, -1)
+    cells = session.cells.open_for_tenant(observer=False)
+    os.write(cells, bytes(page.Cell(charged=103 | 3 << page.SPARE_SHIFT, granted=4, denied=1, peak=90)))
     session.close()
-    return made
+    yield Kept(made, cells)
+    os.close(cells)
 
 
 DEAD = Identity(4242, 17)
 
 
-def fold_and_read(folder: Path) -> tuple[int, ...]:
+def fold_and_read(kept: Kept) -> tuple[int, ...]:
     """What a next agent makes of it: recovered, allocations, denials, peak; and nothing is left in slot 0."""
-    session = Session(folder)
+    session = kept.open()
     for slot, identity in session.attached.entries().items():
         session.fold(slot, identity)
     assert session.attached.entries() == {}
@@ -189,16 +210,16 @@ def fold_and_read(folder: Path) -> tuple[int, ...]:
 ONCE = (100 * UNIT, 4, 1, 90)
 
 
-def test_folding_twice_counts_once(session_files: Path) -> None:
+def test_folding_twice_counts_once(session_files: Kept) -> None:
     assert fold_and_read(session_files) == ONCE
     assert fold_and_read(session_files) == ONCE
 
 
 @pytest.mark.parametrize("step", ["clear", "write_entry"])
 def test_an_agent_killed_while_folding_counts_once(
-    session_files: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    session_files: Kept, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(session_files)
+    session = session_files.open()
     part = session.cells if step == "clear" else session.attached
 
     def killed(*_arguments: object) -> None:
@@ -211,12 +232,11 @@ def test_an_agent_killed_while_folding_counts_once(
     assert fold_and_read(session_files) == ONCE
 
 
-def test_the_same_process_in_the_same_slot_counts_again(session_files: Path) -> None:
-    session = Session(session_files)
+def test_the_same_process_in_the_same_slot_counts_again(session_files: Kept) -> None:
+    session = session_files.open()
     session.fold(0, DEAD)
     session.give_slot(DEAD, -1)
-    with (session_files / "cells").open("r+b") as cells:
-        cells.write(bytes(page.Cell(charged=1, granted=1)))
+    os.pwrite(session_files.cells, bytes(page.Cell(charged=1, granted=1)), 0)
     session.close()
     recovered, allocations, *_ = fold_and_read(session_files)
     assert (recovered, allocations) == (101 * UNIT, 5)

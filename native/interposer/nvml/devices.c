@@ -18,7 +18,11 @@ ATTACHING(nvmlInit_v2, (void), ())
 ATTACHING(nvmlInitWithFlags, (unsigned int flags), (flags))
 
 static bool is_attached(void) {
-    return atomic_load_explicit(&session.state, memory_order_acquire) == SESSION_ATTACHED || session_attach(true);
+    if (atomic_load_explicit(&session.state, memory_order_acquire) != SESSION_ATTACHED) {
+        return session_attach(true);
+    }
+    session_refresh();
+    return true;
 }
 
 /* "GPU-" or "MIG-" and 32 hexadecimal digits with dashes among them. */

@@ -103,6 +103,7 @@ class Agent:
             tasks = [
                 asyncio.create_task(self._regularly(HEARTBEAT_SECONDS, lifetimes.beat)),
                 asyncio.create_task(self._regularly(_SWEEP_SECONDS, lifetimes.sweep)),
+                asyncio.create_task(self._regularly(_SWEEP_SECONDS, registry.settle_found)),
                 asyncio.create_task(self._regularly(_REPAIR_SECONDS, lifetimes.repair)),
                 asyncio.create_task(check.run()),
             ]

@@ -98,7 +98,10 @@ class AttachServer:
                     self._make_room()
                 return
             connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
-            if len(self._pending) >= self._max_pending:
+            if len(self._pending) >= self._max_pending or not self._registry.has_descriptors(len(self._pending) + 1):
+                if not self._pending:  # what is left is for those who are attached, and for giving back
+                    connection.close()
+                    continue
                 self._drop(next(iter(self._pending.values())))
             pending = _Pending(connection)
             self._pending[pending.descriptor] = pending
@@ -192,6 +195,8 @@ class AttachServer:
             raise AttachRefusedError(page.ATTACH_UNKNOWN, "there is no such session (it may have been released)")
         if not hmac.compare_digest(session.record.token.encode(), request.token):
             raise AttachRefusedError(page.ATTACH_DENIED, "the token is not the session's")
+        if not session.settled:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the agent is still taking the session up: ask again")
         return session
 
     def _attach(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> Process:
@@ -228,7 +233,7 @@ class AttachServer:
         )
         control = self._view.open(session.control_name)
         try:
-            tenant_cells = session.cells.open_for_tenant()
+            tenant_cells = session.cells.open_for_tenant(observer=slot == page.NO_SLOT)
             try:
                 rights = array.array("i", [control, tenant_cells])
                 connection.sendmsg([bytes(answer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -269,7 +274,7 @@ class AttachServer:
 
     def check_still_mapped(self, process: Process) -> None:
         """Takes the slot of a program that no longer has the page: after exec, nothing else tells us."""
-        if processes.maps_inode(process.pid, process.session.cells.inode) is False:
+        if processes.maps_inode(process.pid, process.cells_inode) is False:
             self._registry.detach(process, "left the session")
 
     def close(self) -> None:

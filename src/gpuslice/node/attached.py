@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAGIC: Final = 0x3143415454415347
-_VERSION: Final = 1
-_HEADER: Final = struct.Struct("=QIIIIQ")  # magic, version, GPUs; the folded process: slot, pid, start time
+_VERSION: Final = 2
+#: Magic, version, GPUs; the folded process: slot, pid, start time; the cells' inode.
+_HEADER: Final = struct.Struct("=QIIIIQQ")
 _GPU: Final = struct.Struct("=5Q")
 _ENTRY: Final = struct.Struct("=QII")  # start time, pid, reserved
 _ENTRIES: Final = 1024  # where they begin; with it, up to 192 processes need one page of memory
@@ -65,9 +66,11 @@ class AttachedFile:
     gpu_count: int
     totals: list[Totals] = field(init=False)
     folded: tuple[int, Identity] = field(init=False)
+    #: Which memory the cells are (gpuslice.node.cells); 0 if there was none yet.
+    cells_inode: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             self._read_header()
         except BaseException:
@@ -78,7 +81,7 @@ class AttachedFile:
         content = os.pread(self._descriptor, _ENTRIES, 0)
         if len(content) != _ENTRIES or os.fstat(self._descriptor).st_size != _BYTES:
             raise BrokenSessionError("attached has the wrong length")
-        magic, version, gpu_count, slot, pid, start_time = _HEADER.unpack_from(content)
+        magic, version, gpu_count, slot, pid, start_time, self.cells_inode = _HEADER.unpack_from(content)
         if (magic, version, gpu_count) != (_MAGIC, _VERSION, self.gpu_count):
             raise BrokenSessionError("attached is not of this version")
         self.folded = slot, Identity(pid, start_time)
@@ -103,9 +106,16 @@ class AttachedFile:
         """The totals in memory, and whose cells they contain from now on."""
         self.folded = folded or self.folded
         slot, process = self.folded
-        content = _HEADER.pack(_MAGIC, _VERSION, self.gpu_count, slot, process.pid, process.start_time)
+        content = _HEADER.pack(
+            _MAGIC, _VERSION, self.gpu_count, slot, process.pid, process.start_time, self.cells_inode
+        )
         content += b"".join(_GPU.pack(*totals.words()) for totals in self.totals)
         os.pwrite(self._descriptor, content, 0)
+
+    def write_cells_inode(self, inode: int) -> None:
+        """Which cells the entries speak of from now on."""
+        self.cells_inode = inode
+        self.write_totals()
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -117,7 +127,7 @@ def write_attached(path: Path, gpu_count: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, _ENTRIES)
         os.ftruncate(descriptor, _BYTES)
-        header = _HEADER.pack(_MAGIC, _VERSION, gpu_count, page.NO_SLOT, 0, 0)
+        header = _HEADER.pack(_MAGIC, _VERSION, gpu_count, page.NO_SLOT, 0, 0, 0)
         os.pwrite(descriptor, header, 0)
     finally:
         os.close(descriptor)

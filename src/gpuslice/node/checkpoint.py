@@ -1,11 +1,15 @@
 """What was prepared for which claim, on disk: the agent's memory of it over a restart.
 
-The file is written whole or not at all, and says of which version it is. An older one is brought up to date step by
-step; a newer one is refused, because what it says and this agent does not know would be lost.
+Each claim has a file, which is written whole or not at all and says of which version it is. An older one is brought up
+to date step by step; a newer one is refused, because what it says and this agent does not know would be lost. One that
+cannot be read is set aside, and what exists for its claim stays until the claim is prepared again or known to be gone.
+
+Giving back needs no space on the disk: a claim that is being undone is renamed, and then unlinked.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,17 +17,27 @@ import msgspec
 
 from gpuslice.node.claims import ClaimReference
 from gpuslice.node.errors import AgentError
-from gpuslice.node.records import write_durably
+from gpuslice.node.records import synchronize, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     #: From a version to what its successor would have written.
     Upgrades = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]
 
-VERSION: Final = 1
-UPGRADES: Final[Upgrades] = {}
+VERSION: Final = 2
+_FILE: Final = ".json"
+_UNPREPARING: Final = ".unpreparing.json"
+_BROKEN: Final = ".json.broken"
+
+
+def _from_first(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 had all claims in one file; `_read_single_file` takes it apart. A claim's own content is the same."""
+    return old
+
+
+UPGRADES: Final[Upgrades] = {1: _from_first}
 
 
 class Phase(StrEnum):
@@ -92,59 +106,137 @@ class PreparedClaim(msgspec.Struct, kw_only=True):
 
 class _Content(msgspec.Struct, kw_only=True):
     version: int = VERSION
-    claims: dict[str, PreparedClaim] = {}
+    claim: PreparedClaim
 
 
 class Checkpoint:
-    """The claims in the file, by UID."""
+    """The claims in the folder, by UID."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            self.claims: dict[str, PreparedClaim] = {}
-        else:
-            self.claims = decode(content, str(path))
+    def __init__(self, folder: Path, single_file: Path) -> None:
+        """`single_file` is where version 1 kept all claims; they get files of their own, and it is removed."""
+        self._folder = folder
+        self.claims: dict[str, PreparedClaim] = {}
+        #: Claims whose files cannot be read, and why.
+        self.broken: dict[str, str] = {}
+        #: Why the single file of version 1 could not be read: then it is not known which claims there were.
+        self.lost = ""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if single_file.exists():
+            self._take_apart(single_file)
+        for path in sorted(folder.iterdir()):
+            self._load(path)
 
     def put(self, claim: PreparedClaim) -> None:
-        """Remembers the claim as it is now."""
-        self._write(self.claims | {claim.uid: claim})
+        """Remembers the claim as it is now. The file first: what is in memory is never ahead of it."""
+        write_durably(self._path(claim.uid), encode(claim))
+        self.claims[claim.uid] = claim
+        self.broken.pop(claim.uid, None)
+        for suffix in (_UNPREPARING, _BROKEN):
+            self._path(claim.uid, suffix).unlink(missing_ok=True)
+
+    def begin_unpreparing(self, uid: str) -> None:
+        """Notes that the claim is being undone. Where even a name finds no room, undoing it is begun again instead."""
+        claim = self.claims.get(uid)
+        if claim is None or claim.phase is Phase.UNPREPARING:
+            return
+        self.claims[uid] = msgspec.structs.replace(claim, phase=Phase.UNPREPARING)
+        with suppress(OSError):
+            self._path(uid).rename(self._path(uid, _UNPREPARING))
+            synchronize(self._folder)
 
     def drop(self, uid: str) -> None:
         """Forgets the claim."""
-        if uid in self.claims:
-            self._write({known: claim for known, claim in self.claims.items() if known != uid})
+        for suffix in (_FILE, _UNPREPARING, _BROKEN):
+            self._path(uid, suffix).unlink(missing_ok=True)
+        self.claims.pop(uid, None)
+        self.broken.pop(uid, None)
+        with suppress(OSError):
+            synchronize(self._folder)
 
-    def _write(self, claims: dict[str, PreparedClaim]) -> None:
-        """The file first: what is in memory is never ahead of it."""
-        write_durably(self._path, encode(claims))
-        self.claims = claims
+    def set_aside(self, uids: Iterable[str], reason: str) -> None:
+        """Notes that there are claims of which nothing is known."""
+        for uid in uids:
+            self.broken[uid] = reason
+            self._path(uid, _BROKEN).touch(mode=0o600)
+
+    def _path(self, uid: str, suffix: str = _FILE) -> Path:
+        return self._folder / f"{uid}{suffix}"
+
+    def _load(self, path: Path) -> None:
+        if path.name.startswith("."):
+            return  # half written, and removed later
+        uid, _, suffix = path.name.partition(".")
+        if f".{suffix}" == _BROKEN:
+            self.broken.setdefault(uid, "its file could not be read by an earlier agent")
+            return
+        try:
+            claim = decode(path.read_bytes(), str(path))
+            if claim.uid != uid:
+                raise _not_a_claim(str(path), f"it is of claim {claim.uid!r}")
+        except (OSError, UnreadableError) as error:
+            self.broken[uid] = str(error)
+            path.rename(self._path(uid, _BROKEN))
+            return
+        if f".{suffix}" == _UNPREPARING:
+            claim = msgspec.structs.replace(claim, phase=Phase.UNPREPARING)
+        self.claims[uid] = claim
+
+    def _take_apart(self, single_file: Path) -> None:
+        """Nothing is lost if this is interrupted: the single file is removed last, and taken apart again until then."""
+        try:
+            claims = _read_single_file(single_file.read_bytes(), str(single_file))
+        except UnreadableError as error:
+            self.lost = str(error)
+            single_file.rename(single_file.with_name(f"{single_file.name}.broken"))
+            return
+        for claim in claims.values():
+            write_durably(self._path(claim.uid), encode(claim))
+        single_file.unlink()
+        synchronize(single_file.parent)
 
 
-def encode(claims: dict[str, PreparedClaim]) -> bytes:
-    return msgspec.json.encode(_Content(claims=claims)) + b"\n"
+class UnreadableError(AgentError):
+    """Raised for content that is torn, or no claim's at all."""
+
+
+def encode(claim: PreparedClaim) -> bytes:
+    return msgspec.json.encode(_Content(claim=claim)) + b"\n"
 
 
 def decode(
     content: bytes, where: str = "the checkpoint", *, version: int = VERSION, upgrades: Upgrades = UPGRADES
-) -> dict[str, PreparedClaim]:
-    """The claims in a file of this version or of an older one."""
+) -> PreparedClaim:
+    """The claim in a file of this version or of an older one."""
     try:
-        found = msgspec.json.decode(content, type=dict[str, Any])
-        written = found.get("version")
-        if not isinstance(written, int) or written < 1:
-            raise msgspec.ValidationError(f"its version is {written!r}")
-        if written > version:
-            raise AgentError(
-                "checkpoint",
-                f"{where} was written by a newer agent: it is of version {written}, this agent reads up to {version}",
-                remedy="run the newer agent, or drain the node and remove the file",
-            )
-        for number in range(written, version):
-            found = upgrades[number](found) | {"version": number + 1}
-        return msgspec.convert(found, _Content).claims
+        return msgspec.convert(_upgraded(content, where, version, upgrades), _Content).claim
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+        raise _not_a_claim(where, str(error)) from None
+
+
+def _upgraded(content: bytes, where: str, version: int, upgrades: Upgrades) -> dict[str, Any]:
+    found = msgspec.json.decode(content, type=dict[str, Any])
+    written = found.get("version")
+    if not isinstance(written, int) or written < 1:
+        raise msgspec.ValidationError(f"its version is {written!r}")
+    if written > version:
         raise AgentError(
-            "checkpoint", f"{where} is not a checkpoint: {error}", remedy="drain the node and remove the file"
-        ) from None
+            "checkpoint",
+            f"{where} was written by a newer agent: it is of version {written}, this agent reads up to {version}",
+            remedy="run the newer agent, or drain the node and remove the file",
+        )
+    for number in range(written, version):
+        found = upgrades[number](found) | {"version": number + 1}
+    return found
+
+
+def _read_single_file(content: bytes, where: str) -> dict[str, PreparedClaim]:
+    """The claims in the one file that version 1 had."""
+    try:
+        found = _upgraded(content, where, 1, {})
+        return msgspec.convert(found["claims"], dict[str, PreparedClaim])
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+        raise _not_a_claim(where, str(error)) from None
+
+
+def _not_a_claim(where: str, reason: str) -> UnreadableError:
+    return UnreadableError("checkpoint", f"{where} is not a checkpoint: {reason}")

@@ -15,6 +15,7 @@ import msgspec
 
 from gpuslice.model.sessions import MAX_NAME
 from gpuslice.node import cdi
+from gpuslice.node.claims import ClaimReference
 from gpuslice.node.records import GpuRecord, SessionRecord, WorkloadRecord, remove_unfinished, write_durably
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from gpuslice.node.audit import Audit
     from gpuslice.node.checkpoint import PreparedClaim, PreparedSession
-    from gpuslice.node.claims import ClaimReference
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Session
     from gpuslice.node.state import StateFolder
@@ -109,6 +109,28 @@ class ClaimSessions:
             if known != workload:
                 session.save(msgspec.structs.replace(session.record, workload=known))
 
+    def token(self, session_id: str) -> str:
+        """The token of a session that is there; empty if there is none."""
+        session = self._registry.sessions.get(session_id)
+        return "" if session is None else session.record.token
+
+    def devices(self, uid: str) -> set[str]:
+        """The GPUs and partitions that the claim's sessions are on."""
+        return {gpu.uuid for session in self._of(uid) for gpu in session.record.gpus}
+
+    def reference(self, uid: str) -> ClaimReference | None:
+        """The claim's name, as its sessions know it. None if it has none, or is a container's with slots."""
+        for session in self._of(uid):
+            workload = session.record.workload
+            if workload is not None and workload.claim:
+                return ClaimReference(workload.namespace, workload.claim, uid)
+        return None
+
+    def tell_broken(self, uid: str, reason: str) -> None:
+        """A claim whose checkpoint cannot be read: for people, in the audit log and the metric of what is set aside."""
+        self._registry.quarantined += 1
+        self._audit.write("quarantine", result="error", claim=uid, error_code="broken_checkpoint", reason=reason)
+
     def remove(self, uid: str) -> None:
         """Removes all that there is of the claim, known or not: first what new containers would find."""
         self._cdi.remove(uid)
@@ -119,7 +141,7 @@ class ClaimSessions:
     def remove_unfinished(self) -> None:
         """Before anything else: what a killed agent was writing."""
         self._cdi.remove_unfinished()
-        for folder in (self._state.folder, self._state.partitions, *self._state.claims.iterdir()):
+        for folder in (self._state.folder, self._state.prepared, self._state.partitions, *self._state.claims.iterdir()):
             remove_unfinished(folder)
 
     def processes(self, uid: str) -> int:

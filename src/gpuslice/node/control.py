@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class ControlPage:
-    """A session's control page. Only the agent can write it, so nothing here is read as a stranger's word."""
+    """A session's control page. Only the agent can write it, so nothing here is read as a stranger's word.
+
+    It is a file and not a sealed memfd as the cells are: F_SEAL_FUTURE_WRITE, which would keep tenants from writing,
+    would keep the next agent from it as well.
+    """
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = _open(path)
         try:
             if os.fstat(descriptor).st_size != page.CONTROL_BYTES:
                 raise BrokenSessionError(f"{path.name} is not one page long")
@@ -44,6 +48,17 @@ class ControlPage:
     def close(self) -> None:
         """Lets go of the page. It is unmapped when nobody refers to it any more, and not under anybody's hands."""
         del self.values, self.heartbeat, self._map
+
+
+def _open(path: Path) -> int:
+    """Tenants have had descriptors of it. While no agent runs, one of the same user can take a lease on it (fcntl(2)).
+
+    An open waits 45 seconds for the lease; this one fails instead, and the session is put aside.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except BlockingIOError:
+        raise BrokenSessionError("a tenant holds a lease on control") from None
 
 
 def write_control(path: Path, values: page.Control) -> None:

@@ -101,7 +101,7 @@ class KubernetesNode:
         self._reporting = Reporting(claims, log)
         partitions = Partitions(state.partitions)
         self._sessions = ClaimSessions(registry, state, self._cdi, self._libraries, audit)
-        self._checkpoint = Checkpoint(state.checkpoint)
+        self._checkpoint = Checkpoint(state.prepared, state.single_checkpoint)
         self._preparing = Preparing(
             claims,
             NodeDevices(settings.node),

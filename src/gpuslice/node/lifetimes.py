@@ -84,13 +84,6 @@ class Lifetimes:
                 self._server.check_still_mapped(process)
 
     def repair(self) -> None:
-        """Every few seconds: files that tenants changed the length of, and releases that failed before."""
+        """Every few seconds: releases that failed before."""
         for session in list(self._registry.sessions.values()):
-            try:
-                changed = bool(session.processes) and session.cells.repair()
-            except OSError as error:
-                self._log.error("cells cannot be repaired", session_id=session.id, reason=error.strerror)
-                changed = False
-            if changed:
-                self._registry.count_breach(session, 0, reason="cells_resized")
             self._registry.release_if_over(session)

@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 MAGIC: Final = 0x31454741504C5347
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_GPUS: Final = 16
 SLOTS: Final = 512
 LANES: Final = 4
@@ -68,6 +68,7 @@ class Control(ctypes.Structure):
         ("slots_high", ctypes.c_uint32),
         ("heartbeat_ns", ctypes.c_uint64),
         ("grace_ns", ctypes.c_uint64),
+        ("cells_inode", ctypes.c_uint64),
         ("session", ctypes.c_char * SESSION_BYTES),
         ("gpus", Gpu * MAX_GPUS),
     )

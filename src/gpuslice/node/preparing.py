@@ -22,6 +22,7 @@ from gpuslice.node.claims import ClaimGoneError
 from gpuslice.node.errors import AgentError
 from gpuslice.node.node_devices import no_nvml
 from gpuslice.node.nvml import NvmlUnavailableError
+from gpuslice.node.registry import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -84,7 +85,8 @@ class Preparing:
                 return await self._make(known)
             if known is not None:
                 await self._undo(known.uid)
-            made = await self._carry_out(await self._plan(await self._claims.claim(reference)))
+            planned = await self._plan(await self._claims.claim(reference))
+            made = await self._carry_out(self._with_known_tokens(planned))
             self._log.info("claim prepared", claim=str(reference), uid=reference.uid, pod=made.pod)
             self._prepared(made)
             return made
@@ -94,6 +96,8 @@ class Preparing:
 
         async def work() -> PreparedClaim:
             async with self._alone(planned.uid):
+                if planned.uid in self._checkpoint.broken:
+                    return await self._carry_out(self._with_known_tokens(planned))
                 await self._undo(planned.uid)
                 return await self._carry_out(planned)
 
@@ -106,8 +110,7 @@ class Preparing:
     async def _unprepare(self, uid: str) -> None:
         async with self._alone(uid):
             known = self._checkpoint.claims.get(uid)
-            if known is not None and known.phase is not Phase.UNPREPARING:
-                self._checkpoint.put(msgspec.structs.replace(known, phase=Phase.UNPREPARING))
+            self._checkpoint.begin_unpreparing(uid)
             await self._undo(uid)
             self._log.info("claim unprepared", claim="" if known is None else str(known.reference), uid=uid)
 
@@ -162,8 +165,20 @@ class Preparing:
             )
         return found
 
+    def _with_known_tokens(self, planned: PreparedClaim) -> PreparedClaim:
+        """With the tokens of sessions that are there although the checkpoint lost them: containers know those."""
+        if planned.uid not in self._checkpoint.broken:
+            return planned
+        return msgspec.structs.replace(
+            planned,
+            sessions=[
+                msgspec.structs.replace(session, token=self._sessions.token(session.id) or session.token)
+                for session in planned.sessions
+            ],
+        )
+
     async def _carry_out(self, planned: PreparedClaim) -> PreparedClaim:
-        self._checkpoint.put(planned)
+        self._remember(planned)
         try:
             return await self._make(planned)
         except BaseException:
@@ -174,10 +189,19 @@ class Preparing:
         """Makes what is not there yet, and remembers that all of it is."""
         devices = [await self._ready(device) for device in planned.devices]
         made = msgspec.structs.replace(planned, phase=Phase.PREPARED, devices=devices)
-        self._sessions.ensure(made)
+        try:
+            self._sessions.ensure(made)
+        except OSError as error:
+            raise storage_error(f"claim {made.reference} cannot be prepared", error) from None
         if made != planned:
-            self._checkpoint.put(made)
+            self._remember(made)
         return made
+
+    def _remember(self, claim: PreparedClaim) -> None:
+        try:
+            self._checkpoint.put(claim)
+        except OSError as error:
+            raise storage_error(f"claim {claim.reference} cannot be prepared", error) from None
 
     async def _ready(self, device: PreparedDevice) -> PreparedDevice:
         """The device in the mode that it was allocated in."""
@@ -196,12 +220,24 @@ class Preparing:
 
     async def _undo(self, uid: str) -> None:
         """Removes what is there, in whatever state, and then the memory of it."""
+        places = await self._places(uid)
         self._sessions.remove(uid)
-        known = self._checkpoint.claims.get(uid)
-        for device in known.devices if known is not None else ():
-            if device.partition is not None:
-                await self._destroy(device.partition)
+        for place in places:
+            await self._destroy(place)
         self._checkpoint.drop(uid)
+
+    async def _places(self, uid: str) -> set[PartitionPlace]:
+        """The claim's MIG partitions: as the checkpoint says or, where that is lost, as its sessions are on them."""
+        if (known := self._checkpoint.claims.get(uid)) is not None:
+            return {device.partition for device in known.devices if device.partition is not None}
+        devices = self._sessions.devices(uid)
+        if not devices:
+            return set()
+        return {
+            PartitionPlace(partition.gpu_uuid, partition.profile, partition.start)
+            for partition in await asyncio.to_thread(self._partitions.ours)
+            if partition.mig_uuid in devices
+        }
 
     async def _destroy(self, place: PartitionPlace) -> None:
         for partition in await asyncio.to_thread(self._partitions.ours):
@@ -225,27 +261,41 @@ class Preparing:
         Before anything else is asked.
         """
         self._sessions.remove_unfinished()
+        await self._repair_partitions()
+        for uid, claim in list(self._checkpoint.claims.items()):
+            await self._take_up(uid, claim)
+        await self._remove_leftovers()
+
+    async def _repair_partitions(self) -> None:
         try:
             for gone in await asyncio.to_thread(self._partitions.repair):
                 self._log.warning("a MIG partition of ours is gone", gpu=gone.gpu_uuid, profile=gone.profile)
         except NvmlUnavailableError as error:
             self._log.error("MIG partitions are not looked after", reason=str(error))
-        for uid, claim in list(self._checkpoint.claims.items()):
-            try:
-                if claim.phase is Phase.PREPARED:
-                    await self._make(claim)
-                else:
-                    await self._undo(uid)
-                    self._log.info("undid what was begun", claim=str(claim.reference), uid=uid)
-            except AgentError as error:
-                self._log.error("a claim could not be taken up", claim=str(claim.reference), reason=str(error))
-            except Exception:  # noqa: BLE001 - one claim does not keep the others from being served
-                self._log.exception("a claim could not be taken up", claim=str(claim.reference), uid=uid)
-        claims = self._checkpoint.claims
-        for uid in self._sessions.uids() - claims.keys():
+
+    async def _take_up(self, uid: str, claim: PreparedClaim) -> None:
+        try:
+            if claim.phase is Phase.PREPARED:
+                await self._make(claim)
+            else:
+                await self._undo(uid)
+                self._log.info("undid what was begun", claim=str(claim.reference), uid=uid)
+        except AgentError as error:
+            self._log.error("a claim could not be taken up", claim=str(claim.reference), reason=str(error))
+        except Exception:  # noqa: BLE001 - one claim does not keep the others from being served
+            self._log.exception("a claim could not be taken up", claim=str(claim.reference), uid=uid)
+
+    async def _remove_leftovers(self) -> None:
+        """Removes what no claim has. Of a claim whose file cannot be read, all is kept."""
+        claims, broken = self._checkpoint.claims, self._checkpoint.broken
+        if self._checkpoint.lost:
+            self._checkpoint.set_aside(self._sessions.uids() - claims.keys(), self._checkpoint.lost)
+        for uid, reason in broken.items():
+            self._sessions.tell_broken(uid, reason)
+        for uid in self._sessions.uids() - claims.keys() - broken.keys():
             self._sessions.remove(uid)
             self._log.info("removed what no claim has", uid=uid)
-        places = {device.partition for claim in claims.values() for device in claim.devices}
+        places = {place for uid in (*claims, *broken) for place in await self._places(uid)}
         for partition in await asyncio.to_thread(self._partitions.ours):
             place = PartitionPlace(partition.gpu_uuid, partition.profile, partition.start)
             if place not in places:
@@ -257,17 +307,28 @@ class Preparing:
 
         Raises ClaimUnreadableError where the API server cannot be asked; then nothing is taken for gone.
         """
-        for uid, claim in list(self._checkpoint.claims.items()):
-            if claim.slots:
-                continue
+        references = {uid: claim.reference for uid, claim in self._checkpoint.claims.items() if not claim.slots}
+        broken = {uid: self._sessions.reference(uid) for uid in self._checkpoint.broken}
+        references |= {uid: reference for uid, reference in broken.items() if reference is not None}
+        for uid, reference in references.items():
             try:
-                await self._claims.claim(claim.reference)
+                await self._claims.claim(reference)
             except ClaimGoneError as error:
                 if self._sessions.processes(uid):
                     self._log.warning("processes use a claim that is gone", uid=uid, reason=error.message)
                     continue
-                self._log.info("the claim is gone", claim=str(claim.reference), uid=uid, reason=error.message)
+                self._log.info("the claim is gone", claim=str(reference), uid=uid, reason=error.message)
                 await self.undo(uid)
+            else:
+                if uid in self._checkpoint.broken:
+                    await self._repair(reference)
+
+    async def _repair(self, reference: ClaimReference) -> None:
+        """Writes down anew what exists for a claim whose file could not be read."""
+        try:
+            await self.prepare(reference)
+        except AgentError as error:
+            self._log.error("a claim's checkpoint cannot be made anew", claim=str(reference), reason=str(error))
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:

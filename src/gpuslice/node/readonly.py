@@ -48,8 +48,9 @@ class ReadOnlyView:
             self._descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open(self, name: str) -> int:
-        """A descriptor of the file, for reading."""
-        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._descriptor)
+        """A descriptor of the file, for reading. Never waits, whatever a tenant did to a descriptor it had of it."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(name, flags, dir_fd=self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -14,6 +14,8 @@ import msgspec
 
 from gpuslice.model.sessions import SessionState, pronounceable
 from gpuslice.node import processes
+from gpuslice.node.cells import Cells
+from gpuslice.node.cells_search import CellsSearch, Wanted
 from gpuslice.node.errors import AgentError, BrokenSessionError
 from gpuslice.node.records import SessionRecord, synchronize
 from gpuslice.node.session import Process, Session, write_session
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 _NEW: Final = ".new-"
 _GONE: Final = ".released-"
 _BROKEN: Final = ".broken-"
+
+#: How long a start waits for sessions' cells to be found, and how long they are searched for while others are served.
+_START_SECONDS: Final = 0.5
+_SEARCH_SECONDS: Final = 10.0
 
 _RESERVE: Final = 64  # descriptors that no session gets: logs, metrics, the admin socket
 
@@ -71,6 +77,9 @@ class Registry:
         self.sessions: dict[str, Session] = {}
         self.processes: dict[tuple[int, str], Process] = {}
         self._by_pid: dict[int, list[Process]] = {}
+        self._search = CellsSearch()
+        #: Sessions whose cells are being searched for, and until when.
+        self._unsettled: dict[str, float] = {}
         self.totals = TotalsFile(state.totals)
         self.quarantined = 0
 
@@ -92,29 +101,75 @@ class Registry:
                     self._take_up(Session(folder))
                 except (BrokenSessionError, OSError) as error:
                     self._quarantine(folder.name, str(error))
+        self._search_for_cells()
 
     def _take_up(self, session: Session) -> None:
         same_boot = session.record.boot_id == self._boot_id
         if not same_boot:
             self._carry_over(session)
         self.sessions[session.id] = session
-        if session.cells.repair():
-            self.count_breach(session, 0, reason="cells_resized")
         session.apply(session.record)
         for slot, identity in session.attached.entries().items():
             alive = same_boot and session.attached.folded != (slot, identity)
             pidfd = processes.open_pidfd(identity) if alive else None
-            if pidfd is None:
-                size = session.fold(slot, identity)
-                self._audit.write("recover", session_id=session.id, pid=identity.pid, size=size)
-            else:
-                with suppress(OSError):  # a full disk: it had its memory before
-                    session.cells.ensure(slot)
+            if pidfd is not None:
                 self._watch(session.adopt(slot, identity, pidfd))
+        if session.processes:
+            self._unsettled[session.id] = time.monotonic() + _SEARCH_SECONDS
+        else:  # nobody has its cells
+            self._settle(session, None)
         if session.record.owner is not None and same_boot:
             self.watch_owner(session, processes.open_pidfd(session.record.owner))
         session.control.heartbeat.value = time.monotonic_ns()
         self._log.info("session taken up", session_id=session.id, processes=len(session.processes))
+
+    def _search_for_cells(self) -> None:
+        """Finds the cells that processes have. A tenant that hides them keeps nobody waiting but itself."""
+        sessions = [self.sessions[session_id] for session_id in self._unsettled]
+        self._search.start(
+            [
+                Wanted(
+                    session.id,
+                    session.attached.cells_inode,
+                    session.gpu_count,
+                    tuple(process.pid for process in session.processes.values()),
+                )
+                for session in sessions
+            ]
+        )
+        deadline = time.monotonic() + _START_SECONDS
+        while self._unsettled and time.monotonic() < deadline:
+            self.settle_found(wait=0.05)
+            for session in self.sessions.values():
+                session.control.heartbeat.value = time.monotonic_ns()
+
+    def settle_found(self, *, wait: float = 0.0) -> None:
+        """Goes on with what searches for cells have found since, and without what they do not find in time."""
+        while self._unsettled and (result := self._search.result(wait)) is not None:
+            session = self.sessions.get(result.session_id)
+            if session is not None and self._unsettled.pop(result.session_id, None) is not None:
+                self._settle(session, result.descriptor)
+            elif result.descriptor is not None:
+                os.close(result.descriptor)
+        now = time.monotonic()
+        for session_id in [late for late, deadline in self._unsettled.items() if now > deadline]:
+            del self._unsettled[session_id]
+            if (session := self.sessions.get(session_id)) is not None:
+                self._settle(session, None)
+
+    def _settle(self, session: Session, descriptor: int | None) -> None:
+        lost = descriptor is None and bool(session.processes)
+        for identity, size in session.settle(None if descriptor is None else Cells(descriptor, session.gpu_count)):
+            self._audit.write("recover", session_id=session.id, pid=identity.pid, size=size)
+        if lost:
+            self._audit.write(
+                "replace_cells",
+                result="error",
+                session_id=session.id,
+                error_code="cells_lost",
+                reason="no process of the session has its cells open: those that are attached get no more memory",
+                pids=[process.pid for process in session.processes.values()][:16],
+            )
 
     def _carry_over(self, session: Session) -> None:
         """The machine was started anew: no process of then lives, and the clock counts from zero."""
@@ -130,6 +185,7 @@ class Registry:
         if (session := self.sessions.pop(name, None)) is not None:
             session.say_released()
             self._let_go(session)
+            self._unsettled.pop(name, None)
         taken = {folder.name for folder in self._state.sessions.iterdir()}
         aside = next(new for number in range(1, 10**6) if (new := f"{name}{_BROKEN}{number}") not in taken)
         with suppress(OSError):
@@ -159,6 +215,7 @@ class Registry:
             workshop.rename(place)
             synchronize(self._state.sessions)
             session = Session(place)
+            session.settle(None)
         except OSError as error:
             shutil.rmtree(workshop, ignore_errors=True)
             shutil.rmtree(place, ignore_errors=True)
@@ -183,6 +240,7 @@ class Registry:
             raise storage_error(f"session {session.id} cannot be released", error) from None
         session.say_released()
         del self.sessions[session.id]
+        self._unsettled.pop(session.id, None)
         self.totals.add(grave, session.use())
         self._let_go(session)
         shutil.rmtree(self._state.sessions / grave, ignore_errors=True)
@@ -213,7 +271,8 @@ class Registry:
         record = session.record
         orphaned = record.owner is not None and session.owner_pidfd is None
         expired = record.state is SessionState.EXPIRED
-        if session.processes or not (orphaned or expired) or session.id not in self.sessions:
+        idle = session.settled and not session.processes
+        if not idle or not (orphaned or expired) or session.id not in self.sessions:
             return
         try:
             self.release(session, "expired" if expired else "owner_gone")

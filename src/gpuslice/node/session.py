@@ -6,12 +6,13 @@ Nothing here waits or watches; the agent's loop does, and calls what happened.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuslice.model.sessions import SessionState
 from gpuslice.node import page
 from gpuslice.node.attached import NOBODY, AttachedFile, Identity, write_attached
-from gpuslice.node.cells import Cell, CellsFile, write_cells
+from gpuslice.node.cells import Cell, Cells, make_cells
 from gpuslice.node.control import ControlPage, write_control
 from gpuslice.node.errors import AttachRefusedError
 from gpuslice.node.records import SessionRecord, read_record, write_record
@@ -51,10 +52,12 @@ class GpuUse(NamedTuple):
 class Process:
     """An attached process. There may be thousands: no more than what is needed."""
 
-    __slots__ = ("connection", "identity", "pidfd", "seen", "session", "slot")
+    __slots__ = ("cells_inode", "connection", "identity", "pidfd", "seen", "session", "slot")
 
-    def __init__(self, session: Session, slot: int, identity: Identity, pidfd: int) -> None:
+    def __init__(self, session: Session, slot: int, identity: Identity, pidfd: int, cells_inode: int) -> None:
         self.session = session
+        #: Which cells it has mapped: the session's, unless they were lost in a restart.
+        self.cells_inode = cells_inode
         self.slot = slot
         self.identity = identity
         self.pidfd = pidfd
@@ -101,9 +104,11 @@ class Session:
         self.gpu_count = len(self.record.gpus)
         self.processes: dict[int, Process] = {}
         self.owner_pidfd: int | None = None
+        #: Whether `cells` are decided on. Until then they stand in for those that processes have from an earlier agent.
+        self.settled = False
         self.attached = AttachedFile(folder / "attached", self.gpu_count)
         try:
-            self.cells = CellsFile(folder / "cells", self.gpu_count)
+            self.cells = make_cells(self.gpu_count)
             try:
                 self.control = ControlPage(folder / "control")
                 try:
@@ -124,6 +129,32 @@ class Session:
     def id(self) -> str:
         return self.record.id
 
+    # ---- cells ----
+
+    def settle(self, found: Cells | None) -> list[tuple[Identity, int]]:
+        """Goes on with the cells that an earlier agent's processes have, or with new ones where they are lost.
+
+        Returns the processes that ended since, and what they held. A process that has other cells than the control page
+        names is denied memory: it would be charged where nobody sums. What it holds counts as its overhead.
+        """
+        if found is not None:
+            self.cells.close()
+            self.cells = found
+        self.settled = True
+        entries = self.attached.entries()
+        gone = [
+            (identity, self.fold(slot, identity)) for slot, identity in entries.items() if slot not in self.processes
+        ]
+        if self.attached.cells_inode != self.cells.inode:
+            self.attached.write_cells_inode(self.cells.inode)
+        if found is None:
+            self.control.values.slots_high = max(self.processes, default=-1) + 1
+        self.control.values.cells_inode = self.cells.inode
+        for slot in self.processes:
+            with suppress(OSError):  # no memory left: it had its cells before
+                self.cells.ensure(slot)
+        return gone
+
     # ---- slots ----
 
     def give_slot(self, identity: Identity, pidfd: int) -> Process:
@@ -137,16 +168,19 @@ class Session:
             self.attached.write_totals(NOBODY)
         self.attached.write_entry(slot, identity)
         self.control.values.slots_high = max(self.control.values.slots_high, slot + 1)
-        process = self.processes[slot] = Process(self, slot, identity, pidfd)
+        process = self.processes[slot] = Process(self, slot, identity, pidfd, self.cells.inode)
         return process
 
     def adopt(self, slot: int, identity: Identity, pidfd: int) -> Process:
         """A process that an earlier agent gave its slot."""
-        process = self.processes[slot] = Process(self, slot, identity, pidfd)
+        process = self.processes[slot] = Process(self, slot, identity, pidfd, self.attached.cells_inode)
         return process
 
     def take_slot(self, process: Process) -> int:
         """Clears the slot of a process that is gone, and returns the bytes that it held."""
+        if not self.settled:  # its cells are not known yet, and folded when they are
+            del self.processes[process.slot]
+            return 0
         recovered = self.fold(process.slot, process.identity, process)
         del self.processes[process.slot]
         # What is above is cleared: tenants need not sum it any more.
@@ -251,6 +285,5 @@ def write_session(folder: Path, record: SessionRecord, now_ns: int) -> None:
         ctypes.memmove(values.gpus[index].uuid, page.uuid_bytes(gpu.uuid), 16)
     fill_control(values, record)
     write_control(folder / "control", values)
-    write_cells(folder / "cells", len(record.gpus))
     write_attached(folder / "attached", len(record.gpus))
     write_record(folder, record)

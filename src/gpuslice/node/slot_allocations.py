@@ -77,7 +77,11 @@ class SlotAllocations:
     async def compare(
         self, listed: Sequence[ContainerSlots], resources: Mapping[str, SlotResource], gpus: Mapping[str, Gpu]
     ) -> None:
-        """Learns from the kubelet's list whose the sessions are and which are nobody's, and makes what was lost."""
+        """Learns from the kubelet's list which sessions are nobody's and whose the others are, and makes what was lost.
+
+        What is given back comes first: it needs no space, and makes some.
+        """
+        await self.release_gone(listed)
         for container in listed:
             if container.resource not in resources:
                 continue
@@ -89,7 +93,6 @@ class SlotAllocations:
                     self._log.error("a container's slots are lost", pod=container.pod, reason=str(error))
                     continue
             self._tell_pod(known, container)
-        await self.release_gone(listed)
 
     def learn(self, listed: Sequence[ContainerSlots]) -> None:
         """Whose the sessions are, and nothing else: soon after an allocation, so that a short life is known, too."""
@@ -106,24 +109,36 @@ class SlotAllocations:
             if claim.slots and uid not in found and self._is_over(claim, held):
                 self._log.info("the pod is gone", namespace=claim.namespace, pod=claim.pod, session_id=uid)
                 await self._preparing.undo(uid)
-        still = self._checkpoint.claims.keys() - found
+        for uid in [uid for uid in self._checkpoint.broken if uid.startswith(slots.PREFIX) and uid not in found]:
+            if self._is_missing(uid):
+                self._log.info("the pod is gone", uid=uid)
+                await self._preparing.undo(uid)
+        still = (self._checkpoint.claims.keys() | self._checkpoint.broken.keys()) - found
         self._missing = {uid: count for uid, count in self._missing.items() if uid in still}
 
     def _is_over(self, claim: PreparedClaim, held: set[str]) -> bool:
-        self._missing[claim.uid] = self._missing.get(claim.uid, 0) + 1
-        if self._sessions.processes(claim.uid) or self._missing[claim.uid] < _CERTAIN:
+        if not self._is_missing(claim.uid):
             return False
         if claim.pod:
             return True
         return held.isdisjoint(claim.slots) and time.time() - claim.created > _UNLISTED_SECONDS
 
+    def _is_missing(self, uid: str) -> bool:
+        """Whether no process is in it, and it was in none of the last lists."""
+        self._missing[uid] = self._missing.get(uid, 0) + 1
+        return not self._sessions.processes(uid) and self._missing[uid] >= _CERTAIN
+
     def _tell_pod(self, claim: PreparedClaim, container: ContainerSlots) -> None:
         told = msgspec.structs.replace(
             claim, namespace=container.namespace, pod=container.pod, container=container.container
         )
-        if told != claim:
+        if told == claim:
+            return
+        try:
             self._checkpoint.put(told)
             self._sessions.tell_pod(told)
+        except OSError as error:  # learnt again with the next list
+            self._log.warning("a pod's name cannot be written down", pod=container.pod, reason=error.strerror)
 
 
 def _plan(resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]) -> PreparedClaim:

@@ -6,12 +6,15 @@ import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.model import slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+#: What every `identity` begins with.
+PREFIX: Final = "slots-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def prefer(available: Sequence[str], required: Sequence[str], size: int) -> list
 
 def identity(resource: str, slots: Iterable[str]) -> str:
     """A name for this set of slots, the same at every start: the kubelet remembers what it was told of them."""
-    return f"slots-{hashlib.sha256(' '.join([resource, *sorted(slots)]).encode()).hexdigest()[:16]}"
+    return f"{PREFIX}{hashlib.sha256(' '.join([resource, *sorted(slots)]).encode()).hexdigest()[:16]}"
 
 
 def _order(slot: str) -> tuple[str, int]:

@@ -52,7 +52,13 @@ class StateFolder:
         return self.folder / "claims"
 
     @property
-    def checkpoint(self) -> Path:
+    def prepared(self) -> Path:
+        """A file per claim that says what exists for it (gpuslice.node.checkpoint)."""
+        return self.folder / "prepared"
+
+    @property
+    def single_checkpoint(self) -> Path:
+        """Where that was in one file, before."""
         return self.folder / "claims.json"
 
     @property
@@ -113,7 +119,7 @@ class StateFolder:
             )
 
     def _lock(self) -> int:
-        lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

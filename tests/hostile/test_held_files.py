@@ -1,0 +1,226 @@
+"""Tenants that turn what they were given against the agent: no descriptor of theirs makes it wait or fills the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from gpuslice.node import cells, cells_search, page
+from gpuslice.node.cells_search import CellsSearch, Wanted
+from gpuslice.node.page import UNIT
+from tests.node.conftest import agent, as_root, folder, new_agent, tenant
+from tests.node.support import AgentProcess, start_tenant
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuslice.node.messages import SessionView
+    from tests.node.conftest import StartTenant
+    from tests.node.support import TenantProcess
+
+__all__ = ["agent", "as_root", "folder", "new_agent", "tenant"]  # fixtures of tests/node
+
+HOLDER = Path(__file__).with_name("holder.py")
+RESIZES = 5
+HOUR = 3600
+FLOOD = 300
+
+
+class StartHolder(Protocol):
+    """The fixture `holder`."""
+
+    def __call__(self, session: SessionView) -> TenantProcess: ...
+
+
+@pytest.fixture
+def holder() -> Iterator[StartHolder]:
+    """Starts hostile tenants that end with the test."""
+    started: list[TenantProcess] = []
+
+    def start(session: SessionView) -> TenantProcess:
+        started.append(start_tenant(session, program=HOLDER))
+        assert started[-1].status == page.ATTACH_OK
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+def serves(agent: AgentProcess, neighbour: TenantProcess, session: SessionView) -> None:
+    """That the neighbour's session is as if there were no other."""
+    before = agent.client().show(session.id).gpus[0].held_bytes
+    neighbour.do("charge", 0, 3 * UNIT)
+    assert agent.client().show(session.id).gpus[0].held_bytes == before + 3 * UNIT
+    beat = neighbour.control()[3]
+    eventually(lambda: neighbour.control()[3] > beat, "the heartbeat goes on")
+
+
+# ---- leases and locks ----
+
+
+def test_a_lease_on_control_keeps_no_next_agent_waiting(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    """Each lease would hold up an open of the file by 45 seconds."""
+    hostile = [agent.create(name=f"hostile-{number}") for number in range(3)]
+    holders = [holder(session) for session in hostile]
+    session = agent.create(name="neighbour")
+    neighbour = tenant(session)
+    agent.kill()
+    assert [each.do("lease") for each in holders] == ["leased"] * 3
+    agent.start()
+    serves(agent, neighbour, session)
+    assert tenant(session).slot == 1
+    # Only their own sessions are lost to them.
+    assert [view.id for view in agent.client().list()] == ["neighbour"]
+    assert {(line["session_id"], line["reason"]) for line in agent.audit("quarantine")} == {
+        (each.id, "a tenant holds a lease on control") for each in hostile
+    }
+    agent.kill()
+    agent.start()
+    serves(agent, neighbour, session)
+
+
+def test_a_lease_on_the_cells_costs_the_tenant_its_own(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    session, other = agent.create(name="hostile"), agent.create(name="neighbour")
+    hostile, neighbour = holder(session), tenant(other)
+    agent.kill()
+    assert hostile.do("lease-cells") == "leased"
+    agent.start()
+    serves(agent, neighbour, other)
+    eventually(lambda: tenant(session).status == page.ATTACH_OK, "the session goes on with new cells")
+
+
+def test_locks_on_what_a_tenant_has_are_nobodys_concern(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    session = agent.create()
+    hostile, neighbour = holder(session), tenant(session)
+    hostile.do("lock")
+    serves(agent, neighbour, session)
+    agent.kill()
+    agent.start()
+    serves(agent, neighbour, session)
+    assert len(agent.client().show(session.id).processes) == 2
+
+
+# ---- the cells' length ----
+
+
+@pytest.mark.parametrize("size", [0, 64, 3 << 30])
+def test_no_tenant_changes_the_length_of_the_cells(agent: AgentProcess, tenant: StartTenant, size: int) -> None:
+    session = agent.create()
+    vandal, other = tenant(session), tenant(session)
+    vandal.do("charge", 0, 10 * UNIT)
+    assert vandal.do("resize", size).split(", ") == ["Operation not permitted"] * RESIZES
+    serves(agent, other, session)
+    vandal.kill()
+    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 3 * UNIT)
+
+
+def test_an_observer_has_the_cells_to_read(agent: AgentProcess, holder: StartHolder) -> None:
+    session = agent.create()
+    hostile = holder(session)
+    assert hostile.do("observe") == str(page.NO_SLOT)
+    assert not list(agent.state.rglob("cells")), "nothing of them is on the disk"
+
+
+# ---- cells that the next agent is not to find ----
+
+
+@pytest.mark.parametrize("trick", ["hide", "bury 5000"])
+def test_cells_that_a_tenant_hides_are_replaced_and_it_gets_no_more(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder, trick: str
+) -> None:
+    session, other = agent.create(name="hostile"), agent.create(name="neighbour")
+    hostile, neighbour = holder(session), tenant(other)
+    hostile.do("charge", 0, 10 * UNIT)
+    hostile.do(*trick.split())
+    agent.kill()
+    agent.start()
+    serves(agent, neighbour, other)
+    eventually(lambda: agent.audit("replace_cells"), "the search ends")
+    (line,) = agent.audit("replace_cells")
+    assert (line["session_id"], line["error_code"], line["pids"]) == ("hostile", "cells_lost", [hostile.pid])
+    honest = tenant(session)
+    assert (honest.status, honest.slot) == (page.ATTACH_OK, 1)
+    serves(agent, honest, session)
+    if trick != "hide":
+        assert hostile.do("current") == "False"
+    # Those that have the new cells keep them over the next restart.
+    agent.kill()
+    agent.start()
+    assert honest.pid in [process.pid for process in agent.client().show("hostile").processes]
+    serves(agent, honest, session)
+
+
+def test_decoys_do_not_keep_the_agent_from_the_cells(agent: AgentProcess, holder: StartHolder) -> None:
+    session = agent.create()
+    hostile = holder(session)
+    hostile.do("charge", 0, 10 * UNIT)
+    hostile.do("bury", 1000)
+    agent.kill()
+    agent.start()
+    eventually(lambda: agent.client().show(session.id).gpus[0].held_bytes == 10 * UNIT)
+    assert hostile.do("current") == "True"
+    assert not agent.audit("replace_cells")
+
+
+def test_what_only_has_the_name_of_cells_is_not_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO stands for every file whose open waits: of FUSE, of NFS, of a device."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    opened: list[str] = []
+    real_open = os.open
+
+    def watched(path: str, flags: int, *arguments: int) -> int:
+        if flags & os.O_PATH == 0 and "fdinfo" not in path:
+            opened.append(path)
+        return real_open(path, flags, *arguments)
+
+    monkeypatch.setattr(cells, "LINK", str(fifo))
+    monkeypatch.setattr(os, "open", watched)
+    try:
+        wanted = Wanted("any", os.fstat(held).st_ino, 1, (os.getpid(),))
+        assert cells_search.find(wanted, CellsSearch()._mount) is None
+    finally:
+        os.close(held)
+    assert opened == []
+
+
+# ---- descriptors sent to the agent, and connections kept from it ----
+
+
+def test_a_socket_that_is_slow_to_close_is_not_closed_by_the_agent(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    session = agent.create()
+    hostile, neighbour = holder(session), tenant(session)
+    hostile.do("linger", HOUR)
+    serves(agent, neighbour, session)
+
+
+def test_connections_never_take_the_descriptors_that_giving_back_needs(
+    new_agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    new_agent.limit_descriptors = 160
+    agent = new_agent.start()
+    session = agent.create(name="neighbour")
+    neighbour, hostile = tenant(session), holder(agent.create(name="hostile"))
+    agent.client().status()
+    for number in range(FLOOD):
+        hostile.do("half")
+        if number % 20 == 0:
+            made = agent.create(name=f"session-{number}")
+            agent.client().release(made.id)
+            assert agent.descriptors() < 140
+    serves(agent, neighbour, session)
+    assert "out of descriptors" not in agent.log.read_text()
