@@ -40,13 +40,10 @@ class Holder(Tenant):
     """One hostile process."""
 
     def misbehave(self, command: str, numbers: list[int]) -> object:
+        held = {"lease": self._lease_control, "lease-cells": self._lease_cells, "lock": self._lock}
+        if command in held:
+            return held[command]()
         match command:
-            case "lease":
-                return _lease(self.control_descriptor)
-            case "lease-cells":
-                return self._lease_cells()
-            case "lock":
-                return self._lock()
             case "hide":
                 _close_cells()
             case "bury":
@@ -63,6 +60,9 @@ class Holder(Tenant):
             case _:
                 return super().misbehave(command, numbers)
         return ""
+
+    def _lease_control(self) -> str:
+        return _lease(self.control_descriptor)
 
     def _lease_cells(self) -> str:
         kept = os.open(f"/proc/self/fd/{self.cells_descriptor}", os.O_RDONLY)
@@ -96,7 +96,7 @@ class Holder(Tenant):
         sent = socket.create_connection(listener.getsockname())
         self.peer = listener.accept()
         sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
-        sent.setblocking(False)
+        sent.settimeout(0)
         with contextlib.suppress(BlockingIOError):
             while True:
                 sent.send(bytes(65536))

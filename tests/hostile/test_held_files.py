@@ -1,4 +1,4 @@
-"""Tenants that turn what they were given against the agent: no descriptor of theirs makes it wait or fills the machine."""
+"""Tenants that turn what they were given against the agent: nothing of theirs makes it wait or fills the machine."""
 
 from __future__ import annotations
 

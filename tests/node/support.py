@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER_GPU = "GPU-66666666-7777-8888-9999-000000000000"
+TENANT = Path(__file__).with_name("tenant.py")
 _FOREIGN = ("CUDA_", "NVIDIA_", "GPUSLICE_", "LD_", "XDG_")
 
 
@@ -195,7 +196,7 @@ def start_tenant(
     token: str | None = None,
     user: int | None = None,
     wrapper: tuple[str, ...] = (),
-    program: Path = Path(__file__).with_name("tenant.py"),
+    program: Path = TENANT,
 ) -> TenantProcess:
     """A tenant that has been answered, whatever the answer."""
     arguments = [sys.executable, str(program)]
