@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from gpuslice.node.checkpoint import (
 from gpuslice.node.errors import AgentError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 names = st.text(min_size=1, max_size=20)
@@ -58,62 +61,169 @@ def claim(uid: str = "1", phase: Phase = Phase.PREPARED) -> PreparedClaim:
     return PreparedClaim(namespace="team", name="gpu", uid=uid, phase=phase, created=1.5, devices=[], sessions=[])
 
 
-@given(st.lists(prepared, max_size=4))
-def test_every_claim_comes_back(claims: list[PreparedClaim]) -> None:
-    by_uid = {each.uid: each for each in claims}
-    assert checkpoint.decode(checkpoint.encode(by_uid)) == by_uid
+@given(prepared)
+def test_every_claim_comes_back(written: PreparedClaim) -> None:
+    assert checkpoint.decode(checkpoint.encode(written)) == written
 
 
-def test_what_was_put_is_there_for_the_next_agent(tmp_path: Path) -> None:
-    path = tmp_path / "claims.json"
-    first = Checkpoint(path)
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[[], Checkpoint]:
+    """The checkpoint of a state folder, as the next agent finds it."""
+    return lambda: Checkpoint(tmp_path / "prepared", tmp_path / "claims.json")
+
+
+def test_what_was_put_is_there_for_the_next_agent(opened: Callable[[], Checkpoint]) -> None:
+    first = opened()
     first.put(claim("1"))
     first.put(claim("2"))
-    first.put(claim("1", Phase.UNPREPARING))
+    first.begin_unpreparing("1")
+    first.begin_unpreparing("3")
     first.drop("2")
     first.drop("3")
-    assert Checkpoint(path).claims == {"1": claim("1", Phase.UNPREPARING)}
+    assert opened().claims == first.claims == {"1": claim("1", Phase.UNPREPARING)}
+    first.put(claim("1", Phase.PREPARING))
+    assert opened().claims == {"1": claim("1", Phase.PREPARING)}
 
 
-def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "claims.json"
-    kept = Checkpoint(path)
+def test_a_full_disk_changes_nothing(opened: Callable[[], Checkpoint], tmp_path: Path) -> None:
+    kept = opened()
     kept.put(claim("1"))
-    (tmp_path / ".claims.json.new").mkdir()  # nothing can be written there now
+    (tmp_path / "prepared" / ".2.json.new").mkdir()  # nothing can be written there now
     with pytest.raises(OSError, match="Is a directory"):
         kept.put(claim("2"))
-    assert kept.claims == Checkpoint(path).claims == {"1": claim("1")}
+    assert kept.claims == opened().claims == {"1": claim("1")}
+
+
+def test_giving_back_writes_nothing(opened: Callable[[], Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = opened()
+    kept.put(claim("1"))
+
+    def full(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_durably", full)
+    monkeypatch.setattr(checkpoint, "synchronize", full)
+    kept.begin_unpreparing("1")
+    assert opened().claims == {"1": claim("1", Phase.UNPREPARING)}
+    kept.drop("1")
+    assert opened().claims == {}
+
+
+def test_where_not_even_a_name_finds_room_the_claim_is_dropped_all_the_same(
+    opened: Callable[[], Checkpoint], tmp_path: Path
+) -> None:
+    kept = opened()
+    kept.put(claim("1"))
+    (tmp_path / "prepared" / "1.unpreparing.json").mkdir()  # no file can have this name
+    kept.begin_unpreparing("1")
+    assert kept.claims["1"].phase is Phase.UNPREPARING
+    (tmp_path / "prepared" / "1.unpreparing.json").rmdir()
+    kept.drop("1")
+    assert opened().claims == {}
+
+
+TORN = [b"", b"{", b"[]", b"{}", b'{"version":"2"}', b'{"version":0}', b"\xff", b'{"version":2,"claim":{}}',
+        checkpoint.encode(claim("another"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_a_torn_file_concerns_its_own_claim_only(
+    opened: Callable[[], Checkpoint], tmp_path: Path, content: bytes
+) -> None:
+    first = opened()
+    first.put(claim("1"))
+    first.put(claim("2"))
+    (tmp_path / "prepared" / "1.json").write_bytes(content)
+    for _ in range(2):  # and the next agent knows it still
+        found = opened()
+        assert found.claims == {"2": claim("2")}
+        assert list(found.broken) == ["1"]
+    assert (tmp_path / "prepared" / "1.json.broken").read_bytes() == content
+    found.put(claim("1"))
+    assert (opened().claims, opened().broken) == ({"1": claim("1"), "2": claim("2")}, {})
+
+
+def test_a_claim_that_is_broken_can_be_dropped(opened: Callable[[], Checkpoint], tmp_path: Path) -> None:
+    opened().set_aside(["1"], "lost")
+    found = opened()
+    assert list(found.broken) == ["1"]
+    found.drop("1")
+    assert (found.broken, opened().broken, list((tmp_path / "prepared").iterdir())) == ({}, {}, [])
+
+
+# ---- versions ----
+
+
+def single_file(*claims: PreparedClaim) -> bytes:
+    """All claims, as version 1 wrote them."""
+    return msgspec.json.encode({"version": 1, "claims": {each.uid: each for each in claims}})
+
+
+def test_the_single_file_of_version_1_is_taken_apart(opened: Callable[[], Checkpoint], tmp_path: Path) -> None:
+    claims = [claim("1"), claim("2", Phase.PREPARING), claim("3", Phase.UNPREPARING)]
+    (tmp_path / "claims.json").write_bytes(single_file(*claims))
+    assert opened().claims == {each.uid: each for each in claims}
+    assert not (tmp_path / "claims.json").exists()
+    assert opened().claims == {each.uid: each for each in claims}
+
+
+@pytest.mark.parametrize("killed_after", range(3))
+def test_killed_while_it_is_taken_apart(
+    opened: Callable[[], Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+) -> None:
+    claims = [claim("1"), claim("2"), claim("3")]
+    (tmp_path / "claims.json").write_bytes(single_file(*claims))
+    written = 0
+    real = checkpoint.write_durably
+
+    def dying(path: Path, content: bytes) -> None:
+        nonlocal written
+        if written == killed_after:
+            raise KeyboardInterrupt
+        written += 1
+        real(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_durably", dying)
+    with pytest.raises(KeyboardInterrupt):
+        opened()
+    monkeypatch.setattr(checkpoint, "write_durably", real)
+    assert opened().claims == {each.uid: each for each in claims}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version":1}', b'{"version":1,"claims":{"1":{}}}', b"\xff"])
+def test_a_torn_single_file_is_set_aside(opened: Callable[[], Checkpoint], tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "claims.json").write_bytes(content)
+    found = opened()
+    assert (found.claims, bool(found.lost)) == ({}, True)
+    assert (tmp_path / "claims.json.broken").read_bytes() == content
+    assert not opened().lost
 
 
 def test_an_older_version_is_brought_up_to_date_step_by_step() -> None:
     """As if this version were the third: the first called pods workloads, the second had no phase."""
 
     def from_first(old: dict[str, Any]) -> dict[str, Any]:
-        claims = {uid: {**entry, "pod": entry["workload"]} for uid, entry in old["claims"].items()}
-        return {"claims": claims}
+        return {"claim": {**old["claim"], "pod": old["claim"]["workload"]}}
 
     def from_second(old: dict[str, Any]) -> dict[str, Any]:
-        return {"claims": {uid: {**entry, "phase": "prepared"} for uid, entry in old["claims"].items()}}
+        return {"claim": {**old["claim"], "phase": "prepared"}}
 
     entry = {"namespace": "team", "name": "gpu", "uid": "1", "created": 1.5, "devices": [], "sessions": []}
-    old = json.dumps({"version": 1, "claims": {"1": entry | {"workload": "trainer"}}}).encode()
+    old = json.dumps({"version": 1, "claim": entry | {"workload": "trainer"}}).encode()
     found = checkpoint.decode(old, version=3, upgrades={1: from_first, 2: from_second})
-    assert (found["1"].pod, found["1"].phase) == ("trainer", Phase.PREPARED)
+    assert (found.pod, found.phase) == ("trainer", Phase.PREPARED)
 
 
 def test_there_is_a_way_from_every_older_version() -> None:
     assert set(checkpoint.UPGRADES) == set(range(1, checkpoint.VERSION))
 
 
-def test_a_newer_version_is_refused_and_the_remedy_told(tmp_path: Path) -> None:
-    path = tmp_path / "claims.json"
-    path.write_text(json.dumps({"version": checkpoint.VERSION + 1, "claims": {}}))
+@pytest.mark.parametrize("name", ["claims.json", "prepared/1.json"])
+def test_a_newer_version_is_refused_and_the_remedy_told(
+    opened: Callable[[], Checkpoint], tmp_path: Path, name: str
+) -> None:
+    opened()
+    newer = checkpoint.VERSION + 1
+    (tmp_path / name).write_text(json.dumps({"version": newer, "claims": {}, "claim": {}}))
     with pytest.raises(AgentError, match=r"newer agent.*run the newer agent, or drain the node"):
-        Checkpoint(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"version":"1"}', b'{"version":0}', b"\xff",
-                                     b'{"version":1,"claims":{"1":{}}}'])  # fmt: skip
-def test_what_is_no_checkpoint_is_not_guessed_at(content: bytes) -> None:
-    with pytest.raises(AgentError, match="is not a checkpoint"):
-        checkpoint.decode(content)
+        opened()
