@@ -69,6 +69,7 @@ class TestClaim:
     shares: tuple[Share, ...]
     pod: str = "trainer-0"
     namespace: str = "team"
+    pod_uid: str = "12345678-0000-4000-8000-000000000000"
 
     def document(self) -> dict[str, Any]:
         return {
@@ -78,7 +79,7 @@ class TestClaim:
             "spec": {},
             "status": {
                 "allocation": {"devices": {"results": [share.result() for share in self.shares]}},
-                "reservedFor": [{"resource": "pods", "name": self.pod, "uid": f"uid-of-{self.pod}"}],
+                "reservedFor": [{"resource": "pods", "name": self.pod, "uid": self.pod_uid}],
             },
         }
 
@@ -88,13 +89,18 @@ class TestClaim:
 
 @dataclass
 class ClaimServer:
-    """Answers for claims over HTTP as the API server does; everything else is not found."""
+    """Answers for claims and tokens over HTTP as the API server does; everything else is not found."""
 
     folder: Path
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: By claim: what was written into its status.
     reported: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     reads: int = 0
+    #: By bearer token; and what accounts may do: account, path, verb.
+    accounts: dict[str, str] = field(default_factory=dict)
+    allowed: set[tuple[str, str, str]] = field(default_factory=set)
+    token_reviews: int = 0
+    decides: bool = True
     #: Waits before each answer, so that tests decide when a read ends.
     gate: threading.Event = field(default_factory=threading.Event)
 
@@ -111,6 +117,10 @@ class ClaimServer:
                     claims.reads += 1
                     claims.gate.wait(PATIENCE_SECONDS)
                 self._answer(claims.claims.get(self.path.rpartition("/")[2]))
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self._answer(claims.review(self.path.rpartition("/")[2], msgspec.json.decode(body).get("spec", {})))
 
             def do_PATCH(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -152,6 +162,19 @@ class ClaimServer:
                 }
             )
         )
+
+    def review(self, kind: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+        """What the API server says to a TokenReview or a SubjectAccessReview."""
+        if not self.decides:
+            return None
+        if kind == "tokenreviews":
+            self.token_reviews += 1
+            user = self.accounts.get(spec["token"])
+            return {"status": {"authenticated": user is not None, "user": {"username": user or ""}}}
+        if kind == "subjectaccessreviews":
+            wanted = spec["nonResourceAttributes"]
+            return {"status": {"allowed": (spec["user"], wanted["path"], wanted["verb"]) in self.allowed}}
+        return None
 
     @property
     def kubeconfig(self) -> Path:

@@ -43,10 +43,11 @@ class KubernetesNode:
         """The name under which the GPU is published."""
         return f"gpu-{self.gpus[index].removeprefix('GPU-')[:8].lower()}"
 
-    def claim(self, name: str, *shares: Share, uid: str | None = None) -> TestClaim:
+    def claim(self, name: str, *shares: Share, uid: str | None = None, pod_uid: str | None = None) -> TestClaim:
         """A claim that the API server has."""
         uid = uid or f"{abs(hash(name)):08x}"[:8] + "-1111-2222-3333-444444444444"
-        return self.api.put(TestClaim(name, uid, shares))
+        of_pod = {} if pod_uid is None else {"pod_uid": pod_uid}
+        return self.api.put(TestClaim(name, uid, shares, **of_pod))
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """The CDI specs, by file name."""

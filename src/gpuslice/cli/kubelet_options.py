@@ -33,12 +33,14 @@ def kubelet_options(function: Callable[..., _T]) -> Callable[..., _T]:
         cdi_dir: Path,
         backend: str,
         remove_slices_on_exit: bool,
+        metrics_access: str,
         **others: Any,  # noqa: ANN401 - what the command itself declares
     ) -> _T:
         offers = {name: others.pop(name) for name in _OFFERS}
         if not kubernetes:
             return function(kubernetes=None, **others)
         from gpuslice.node.kubernetes import KubernetesSettings
+        from gpuslice.node.metrics_access import MetricsAccess
 
         libraries = preload.library_folder()
         settings = KubernetesSettings(
@@ -49,6 +51,7 @@ def kubelet_options(function: Callable[..., _T]) -> Callable[..., _T]:
             kubeconfig=kubeconfig,
             backend=Backend(backend),
             remove_slices_on_exit=remove_slices_on_exit,
+            metrics_access=MetricsAccess(metrics_access),
             **_offers(**offers),
         )
         return function(kubernetes=settings, **others)
@@ -105,6 +108,10 @@ _OPTIONS: Final = (
     click.option(
         "--remove-slices-on-exit", is_flag=True,
         help="Take the node's ResourceSlices back when the agent ends, for a node that will not come back.",
+    ),
+    click.option(
+        "--metrics-access", type=click.Choice(["token", "open"]), default="token", show_default=True,
+        help="Show metrics to bearer tokens that the cluster lets get /metrics, or to all who reach them.",
     ),
     click.option(
         "--gpu-policies", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),

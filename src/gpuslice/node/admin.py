@@ -10,6 +10,7 @@ import hmac
 import os
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from gpuslice.node import messages, processes, shares, sockets, views
 from gpuslice.node.errors import AgentError
 from gpuslice.node.records import SessionRecord
 from gpuslice.node.registry import boottime, storage_error
+from gpuslice.node.threads import InspectionTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Session
     from gpuslice.node.sockets import Peer
+    from gpuslice.node.threads import InspectionThread
 
 _PATIENCE_SECONDS: Final = 5.0
 _MAX_CONNECTIONS: Final = 256
@@ -52,6 +55,7 @@ class Admin:
         token: str,
         socket: Path,
         status: Callable[[], messages.AgentView],
+        thread: InspectionThread,
     ) -> None:
         self._registry = registry
         self._check = check
@@ -59,6 +63,7 @@ class Admin:
         self._token = token.encode()
         self._socket = socket
         self._status = status
+        self._thread = thread
 
     async def answer(self, line: bytes, peer: Peer) -> bytes:
         """The answer to a line, whatever it is."""
@@ -88,15 +93,15 @@ class Admin:
     async def _serve(self, request: messages.Request, peer: Peer) -> object:
         match request:
             case messages.Create():
-                return self._view(await self._create(request, peer), peer)
+                return await self._view(await self._create(request, peer), peer)
             case messages.List():
                 return await self._list(peer)
             case messages.Show():
-                return self._view(self._find(request.id), peer)
+                return await self._view(self._find(request.id), peer)
             case messages.Limit():
-                return self._view(self._limit(request, peer), peer)
+                return await self._view(self._limit(request, peer), peer)
             case messages.Release():
-                return self._release(request, peer)
+                return await self._release(request, peer)
             case messages.Status():
                 await self._check.first_look()
                 return self._status()
@@ -107,8 +112,9 @@ class Admin:
         """All of them, with pauses: nobody who attaches or ends waits for a long list."""
         shown = []
         for session in list(self._registry.sessions.values()):
+            commands = await self._commands(session)
             if self._registry.sessions.get(session.id) is session:
-                shown.append(self._view(session, peer))
+                shown.append(views.view(session, self._socket, commands, with_token=_may_change(session, peer)))
                 await asyncio.sleep(0)
         return shown
 
@@ -188,7 +194,8 @@ class Admin:
         )
         return session
 
-    def _release(self, request: messages.Release, peer: Peer) -> messages.SessionView:
+    async def _release(self, request: messages.Release, peer: Peer) -> messages.SessionView:
+        commands = await self._commands(self._own(request.id, peer))
         session = self._own(request.id, peer)
         if session.processes and not request.force:
             pids = ", ".join(str(process.pid) for process in list(session.processes.values())[:8])
@@ -198,7 +205,7 @@ class Admin:
                 field="id",
                 remedy="end them first, or say --force: they keep what they hold and get no more",
             )
-        shown = self._view(session, peer)
+        shown = views.view(session, self._socket, commands, with_token=True)
         self._registry.release(session, f"asked by uid {peer.uid}")
         shown.state = SessionState.RELEASED.value
         return shown
@@ -224,8 +231,22 @@ class Admin:
             )
         return session
 
-    def _view(self, session: Session, peer: Peer) -> messages.SessionView:
-        return views.view(session, self._socket, with_token=_may_change(session, peer))
+    async def _view(self, session: Session, peer: Peer) -> messages.SessionView:
+        commands = await self._commands(session)
+        session = self._find(session.id)
+        return views.view(session, self._socket, commands, with_token=_may_change(session, peer))
+
+    async def _commands(self, session: Session) -> dict[int, str]:
+        """What the session's processes were started as; what the kernel calls them, where that takes too long."""
+        pids = [process.pid for process in session.processes.values()]
+        try:
+            return await self._thread.run(partial(_commands, pids), tenant=session.id) if pids else {}
+        except InspectionTimeoutError:
+            return {pid: processes.name(pid) for pid in pids}
+
+
+def _commands(pids: list[int]) -> dict[int, str]:
+    return {pid: processes.command(pid) for pid in pids}
 
 
 def decode(line: bytes) -> messages.Request:

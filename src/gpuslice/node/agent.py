@@ -18,20 +18,24 @@ import structlog
 
 from gpuslice.node.admin import Admin, AdminServer
 from gpuslice.node.attach import AttachServer
+from gpuslice.node.attribution import Attribution, Surroundings
 from gpuslice.node.audit import Audit
 from gpuslice.node.crosscheck import INTERVAL_SECONDS, CrossCheck
 from gpuslice.node.errors import AgentError
 from gpuslice.node.lifetimes import Lifetimes
+from gpuslice.node.mappings import Mappings
 from gpuslice.node.messages import AgentView, InventoryGpu
 from gpuslice.node.readonly import ReadOnlyView
 from gpuslice.node.registry import Registry
 from gpuslice.node.session import HEARTBEAT_SECONDS
+from gpuslice.node.threads import InspectionThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from gpuslice.node.kubernetes import KubernetesNode, KubernetesSettings
+    from gpuslice.node.metrics import MetricsServer
     from gpuslice.node.state import StateFolder
 
 _SWEEP_SECONDS: Final = 1.0
@@ -88,14 +92,24 @@ class Agent:
                     "tenants of the agent's own user could write their limit; run the agent as root",
                     reason=view.weakness,
                 )
+            surroundings, thread = Surroundings(), InspectionThread()
+            mappings = Mappings(registry, thread)
             server = AttachServer(
-                state.attach_socket, registry, view, audit, self._log, loop, max_pending=settings.max_pending
-            )
+                state.attach_socket, registry, view, audit, self._log, mappings, surroundings,
+                max_pending=settings.max_pending,
+            )  # fmt: skip
             stack.callback(server.close)
-            self._check = check = CrossCheck(registry, audit, self._log, interval=settings.check_seconds)
+            self._check = check = CrossCheck(
+                registry,
+                audit,
+                self._log,
+                Attribution(registry, thread, surroundings),
+                thread,
+                interval=settings.check_seconds,
+            )
             admin = AdminServer(
                 state.admin_socket,
-                Admin(registry, check, audit, token, state.attach_socket, self._status),
+                Admin(registry, check, audit, token, state.attach_socket, self._status, thread),
                 self._log,
             )
             await admin.start()
@@ -104,6 +118,7 @@ class Agent:
                 asyncio.create_task(self._regularly(HEARTBEAT_SECONDS, lifetimes.beat)),
                 asyncio.create_task(self._regularly(_SWEEP_SECONDS, lifetimes.sweep)),
                 asyncio.create_task(self._regularly(_SWEEP_SECONDS, registry.settle_found)),
+                asyncio.create_task(self._regularly(_SWEEP_SECONDS, mappings.sweep)),
                 asyncio.create_task(self._regularly(_REPAIR_SECONDS, lifetimes.repair)),
                 asyncio.create_task(check.run()),
             ]
@@ -112,12 +127,7 @@ class Agent:
             loop.add_signal_handler(signal.SIGHUP, audit.reopen)
             kubernetes = await self._serve_kubelet(registry, audit)
             if settings.metrics is not None:
-                from gpuslice.node.gpu_metrics import GpuCollector
-                from gpuslice.node.metrics import AgentCollector, MetricsServer
-
-                gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
-                sessions = AgentCollector(registry, server, audit, loop)
-                stack.callback(MetricsServer(settings.metrics, sessions, *gpus).close)
+                stack.callback(self._serve_metrics(settings.metrics, server, audit, kubernetes).close)
             ready(self._status())
             _notify_service_manager(self._environment)
             await self._stop.wait()
@@ -144,11 +154,23 @@ class Agent:
         await node.start()
         return node
 
-    async def _regularly(self, seconds: float, work: Callable[[], None]) -> None:
+    def _serve_metrics(
+        self, address: str, server: AttachServer, audit: Audit, kubernetes: KubernetesNode | None
+    ) -> MetricsServer:
+        from gpuslice.node.gpu_metrics import GpuCollector
+        from gpuslice.node.metrics import AgentCollector, MetricsServer
+
+        gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
+        sessions = AgentCollector(self._registry, server, audit, asyncio.get_running_loop())
+        reviewer = None if kubernetes is None else kubernetes.metrics_reviewer()
+        return MetricsServer(address, sessions, *gpus, reviewer=reviewer)
+
+    async def _regularly(self, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
         """Whatever goes wrong once is told, and tried again."""
         while True:
             try:
-                work()
+                if (waiting := work()) is not None:
+                    await waiting
                 self._stop_if_alone()
             except Exception:  # noqa: BLE001 - see above
                 self._log.exception("regular work failed", operation=getattr(work, "__name__", ""))

@@ -8,6 +8,7 @@ too many.
 from __future__ import annotations
 
 import array
+import asyncio
 import ctypes
 import errno
 import hmac
@@ -17,17 +18,18 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import is_id
-from gpuslice.node import page, processes, sockets
+from gpuslice.node import page, sockets
 from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
 from gpuslice.node.registry import boottime
 
 if TYPE_CHECKING:
-    import asyncio
     from pathlib import Path
 
     import structlog
 
+    from gpuslice.node.attribution import Surroundings
     from gpuslice.node.audit import Audit
+    from gpuslice.node.mappings import Mappings
     from gpuslice.node.readonly import ReadOnlyView
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Process, Session
@@ -69,7 +71,8 @@ class AttachServer:
         view: ReadOnlyView,
         audit: Audit,
         log: structlog.typing.FilteringBoundLogger,
-        loop: asyncio.AbstractEventLoop,
+        mappings: Mappings,
+        surroundings: Surroundings,
         *,
         max_pending: int,
     ) -> None:
@@ -77,7 +80,9 @@ class AttachServer:
         self._view = view
         self._audit = audit
         self._log = log
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
+        self._mappings = mappings
+        self._surroundings = surroundings
         self._max_pending = max_pending
         self._pending: dict[int, _Pending] = {}
         self._complained = 0.0
@@ -166,6 +171,7 @@ class AttachServer:
         session_id = request.session.decode(errors="replace") if request else ""
         try:
             session = self._find(session_id, request)
+            self._check_pod(session, peer)
             if request is not None and request.flags & page.ATTACH_OBSERVER:
                 self._send(connection, session, page.NO_SLOT)
                 connection.close()
@@ -198,6 +204,15 @@ class AttachServer:
         if not session.settled:
             raise AttachRefusedError(page.ATTACH_BROKEN, "the agent is still taking the session up: ask again")
         return session
+
+    def _check_pod(self, session: Session, peer: Peer) -> None:
+        """A token that was taken out of one pod is worth nothing in another."""
+        workload = session.record.workload
+        if workload is None or not workload.pod_uid:
+            return
+        pod_uid = self._surroundings.pod_of(peer.pid)
+        if pod_uid and pod_uid != workload.pod_uid:
+            raise AttachRefusedError(page.ATTACH_DENIED, "the session is another pod's")
 
     def _attach(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> Process:
         if peer.pid == 0:
@@ -270,12 +285,7 @@ class AttachServer:
         self._loop.remove_reader(process.connection.fileno())
         process.connection.close()
         process.connection = None
-        self.check_still_mapped(process)
-
-    def check_still_mapped(self, process: Process) -> None:
-        """Takes the slot of a program that no longer has the page: after exec, nothing else tells us."""
-        if processes.maps_inode(process.pid, process.cells_inode) is False:
-            self._registry.detach(process, "left the session")
+        self._mappings.connection_ended(process)
 
     def close(self) -> None:
         self._loop.remove_reader(self._listener)

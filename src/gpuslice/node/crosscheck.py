@@ -12,36 +12,50 @@ allocation may have been under way during all of the first look.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import OnBreach
 from gpuslice.node import processes
-from gpuslice.node.attached import Identity
-from gpuslice.node.belonging import Belonging
 from gpuslice.node.nvml import GpuInfo, Nvml, NvmlUnavailableError, Usage
+from gpuslice.node.registry import boottime
+from gpuslice.node.threads import InspectionTimeoutError, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import structlog
 
+    from gpuslice.node.attached import Identity
+    from gpuslice.node.attribution import Attribution
     from gpuslice.node.audit import Audit
     from gpuslice.node.cells import Mark
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Process, Session
+    from gpuslice.node.threads import InspectionThread
 
     _Place = tuple[tuple[int, str], int]  # a process in a session, and a GPU of that session
-
-_T = TypeVar("_T")
 
 INTERVAL_SECONDS: Final = 0.5
 _INVENTORY_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 5.0
 _CERTAIN: Final = 2  # looks in a row above the limit
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class _Breach:
+    """What was found of a process that is proven to be the session's."""
+
+    session: Session
+    gpu: int
+    identity: Identity
+    size: int
+    reason: str
+    kill: bool
 
 
 class CrossCheck:
@@ -52,6 +66,8 @@ class CrossCheck:
         registry: Registry,
         audit: Audit,
         log: structlog.typing.FilteringBoundLogger,
+        attribution: Attribution,
+        thread: InspectionThread,
         *,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
@@ -60,7 +76,8 @@ class CrossCheck:
         self._log = log
         self._interval = interval
         self._nvml = Nvml()
-        self._belonging = Belonging(registry)
+        self._attribution = attribution
+        self._thread = thread
         self._looked = asyncio.Event()
         self._wanted = asyncio.Event()
         self._marks: dict[_Place, Mark] = {}
@@ -68,6 +85,8 @@ class CrossCheck:
         self._overheads: dict[_Place, int] = {}  # in force
         self._above: dict[tuple[str, int], int] = {}  # session and GPU: looks in a row above the limit
         self._sums: dict[tuple[str, int], int] = {}
+        #: What each process held when its session was last within its limit: who grew since is known by it.
+        self._within: dict[tuple[str, int], dict[Identity, int]] = {}
         self._reported: set[tuple[int, int, str]] = set()  # process, its start time, GPU
         self.machine: list[GpuInfo] = []
         self.error = "NVML was not asked yet"
@@ -90,8 +109,8 @@ class CrossCheck:
 
     def held(self, session: Session, uuid: str) -> int:
         """What NVML counted for the session on that GPU when last asked."""
-        index = next((index for index, gpu in enumerate(session.record.gpus) if gpu.uuid == uuid), -1)
-        return self._sums.get((session.id, index), 0)
+        index = _index_of(session, uuid)
+        return 0 if index is None else self._sums.get((session.id, index), 0)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -103,13 +122,12 @@ class CrossCheck:
                 if started >= next_inventory or self._wanted.is_set():
                     self._wanted.clear()
                     next_inventory = started + _INVENTORY_SECONDS
-                    self.machine = await _in_thread(self._nvml.inventory)
+                    self.machine = await in_thread(self._nvml.inventory, "nvml")
                     if self.error:
                         self._log.info("NVML answers", gpus=len(self.machine))
                     self.error = ""
                 if not self.error and self._registry.sessions:
-                    self._remember_marks()
-                    self._compare(await _in_thread(self._nvml.usages))
+                    await self._look()
             except NvmlUnavailableError as error:
                 if self.error != str(error):
                     self._log.warning("no NVML: nothing is cross-checked until it answers", reason=str(error))
@@ -136,36 +154,57 @@ class CrossCheck:
             if process is not None and gpu < process.session.gpu_count:
                 self._marks[key, gpu] = process.session.cells.read_one(gpu, process.slot).mark
 
-    def _compare(self, usages: list[Usage]) -> None:
-        sums: dict[tuple[str, int], int] = {}
-        seen: dict[_Place, int] = {}
-        largest: dict[tuple[str, int], tuple[int, int]] = {}
+    async def _look(self) -> None:
+        self._remember_marks()
+        began = boottime() * _TICKS
+        usages = await in_thread(self._nvml.usages, "nvml")
+        self._weigh_all(usages, began)
+        await self._attribution.look_at(usage.pid for usage in usages if not self._registry.of(usage.pid))
+        for breach in self._compare(usages, began):
+            await self._report(breach)
+
+    def _weigh_all(self, usages: list[Usage], began: float) -> None:
+        """At once: the more time passes, the fewer processes have neither allocated nor freed."""
+        seen: set[_Place] = set()
         for usage in usages:
-            process = self._attached(usage)
-            session = process.session if process else self._belonging.session_of(usage.pid)
-            if session is None:
+            process = self._attached(usage, began)
+            gpu = None if process is None else _index_of(process.session, usage.uuid)
+            if process is not None and gpu is not None:
+                seen.add((process.key, gpu))
+                self._weigh(process, gpu, usage.size)
+        self._forget(seen)
+
+    def _compare(self, usages: list[Usage], began: float) -> list[_Breach]:
+        """What does not fit. Only processes that were there before the look began are those that NVML named."""
+        breaches: list[_Breach] = []
+        holders: dict[tuple[str, int], dict[Identity, int]] = {}
+        for usage in usages:
+            process = self._attached(usage, began)
+            if process is not None:
+                session, identity = process.session, process.identity
+            elif (member := self._attribution.member(usage.pid, usage.uuid, before=began)) is not None:
+                session, identity = member
+            else:
                 continue
-            gpu = next((index for index, gpu in enumerate(session.record.gpus) if gpu.uuid == usage.uuid), None)
+            gpu = _index_of(session, usage.uuid)
             if process is None:
-                self._breach(session, gpu or 0, usage, "no_slot", kill=True)
+                breaches.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot", kill=True))
             elif gpu is None:
-                self._breach(session, 0, usage, "gpu_not_in_session", kill=False)
+                breaches.append(_Breach(session, 0, identity, usage.size, "gpu_not_in_session", kill=False))
             if gpu is None:
                 continue
-            if process is not None:
-                seen[process.key, gpu] = usage.size
-                self._weigh(process, gpu, usage.size)
-            place = session.id, gpu
-            sums[place] = sums.get(place, 0) + usage.size
-            largest[place] = max(largest.get(place, (0, 0)), (usage.size, usage.pid))
-        self._sums = sums
-        self._forget(seen)
-        for place in sums.keys() | self._above.keys():
-            self._compare_with_limit(place, sums.get(place, 0), largest.get(place, (0, 0))[1])
+            held = holders.setdefault((session.id, gpu), {})
+            held[identity] = held.get(identity, 0) + usage.size
+        breaches = [breach for breach in breaches if self._is_new(breach)]
+        self._sums = {place: sum(held.values()) for place, held in holders.items()}
+        for place in holders.keys() | self._above.keys() | self._within.keys():
+            if (breach := self._compare_with_limit(place, holders.get(place, {}))) is not None:
+                breaches.append(breach)
+        return breaches
 
-    def _attached(self, usage: Usage) -> Process | None:
+    def _attached(self, usage: Usage, began: float) -> Process | None:
         """The process's place in the session that has a share of that GPU, else in any."""
-        places = self._registry.of(usage.pid)
+        places = [place for place in self._registry.of(usage.pid) if place.identity.start_time < began]
         if len(places) < 2:
             return places[0] if places else None
         # Of two sessions on the same GPU, the interposer takes the larger.
@@ -194,85 +233,80 @@ class CrossCheck:
             if overhead > cell.overhead:
                 process.session.say_less_room(gpu)
 
-    def _forget(self, seen: dict[_Place, int]) -> None:
+    def _forget(self, seen: set[_Place]) -> None:
         """Processes that are no longer on the GPU have no overhead there."""
-        for place in self._overheads.keys() - seen.keys():
+        for place in self._overheads.keys() - seen:
             if self._overheads.pop(place) and (process := self._registry.processes.get(place[0])) is not None:
                 process.session.cells.write_overhead(place[1], process.slot, 0)
         for known in (self._marks, self._lower):
-            for place in known.keys() - seen.keys():
+            for place in known.keys() - seen:
                 del known[place]
-        self._belonging.forget_released()
 
     # ---- breaches ----
 
-    def _compare_with_limit(self, place: tuple[str, int], size: int, largest_pid: int) -> None:
+    def _compare_with_limit(self, place: tuple[str, int], held: dict[Identity, int]) -> _Breach | None:
         session = self._registry.sessions.get(place[0])
         if session is None:
             self._above.pop(place, None)
-            return
-        gpu = session.record.gpus[place[1]]
+            self._within.pop(place, None)
+            return None
+        gpu, size = session.record.gpus[place[1]], sum(held.values())
         allowed = max(gpu.limit_bytes, gpu.tolerated_bytes)
         gpu.tolerated_bytes = min(gpu.tolerated_bytes, size)
         if size <= allowed:
             self._above.pop(place, None)
-            return
+            self._within[place] = held
+            return None
         self._above[place] = self._above.get(place, 0) + 1
-        if self._above[place] == _CERTAIN:
-            usage = Usage(gpu.uuid, largest_pid, size)
-            self._breach(session, place[1], usage, "above_limit", kill=True, once=False)
+        if self._above[place] != _CERTAIN:
+            return None
+        before = self._within.get(place, {})
+        grown = max(held, key=lambda identity: (held[identity] - before.get(identity, 0), held[identity]))
+        return _Breach(session, place[1], grown, size, "above_limit", kill=True)
 
-    def _breach(self, session: Session, gpu: int, usage: Usage, reason: str, *, kill: bool, once: bool = True) -> None:
-        found = processes.status(usage.pid)
-        if found is None:
-            return  # it has just ended
-        if once:
-            key = usage.pid, found.start_time, usage.uuid
-            if key in self._reported:
-                return
-            if len(self._reported) > 10_000:
-                self._reported.clear()
-            self._reported.add(key)
+    def _is_new(self, breach: _Breach) -> bool:
+        """Whether it was not reported yet: once for a process and a GPU."""
+        key = breach.identity.pid, breach.identity.start_time, breach.session.record.gpus[breach.gpu].uuid
+        if key in self._reported:
+            return False
+        if len(self._reported) > 10_000:
+            self._reported.clear()
+        self._reported.add(key)
+        return True
+
+    async def _report(self, breach: _Breach) -> None:
+        """Counts it, and ends the process where the session says so."""
+        session, identity = breach.session, breach.identity
+        command = await self._command(session, identity)
+        if self._registry.sessions.get(session.id) is not session:
+            return
         self._registry.count_breach(
-            session, gpu, reason=reason, pid=usage.pid, size=usage.size, command=processes.command(usage.pid)
+            session, breach.gpu, reason=breach.reason, pid=identity.pid, size=breach.size, command=command
         )
-        if kill and session.record.on_breach is OnBreach.KILL:
-            self._kill(session, usage.pid, found.start_time, reason)
+        if breach.kill and session.record.on_breach is OnBreach.KILL:
+            self._kill(session, identity, breach.reason)
 
-    def _kill(self, session: Session, pid: int, start_time: int, reason: str) -> None:
-        pidfd = processes.open_pidfd(Identity(pid, start_time))
+    async def _command(self, session: Session, identity: Identity) -> str:
+        try:
+            return await self._thread.run(partial(processes.command, identity.pid), tenant=session.id, seconds=0.5)
+        except InspectionTimeoutError:
+            return processes.name(identity.pid)
+
+    def _kill(self, session: Session, identity: Identity, reason: str) -> None:
+        """Ends the process that was proven to be the session's, and no other that has its number since."""
+        pidfd = processes.open_pidfd(identity)
         if pidfd is None:
             return
         with processes.closing(pidfd):
             killed = processes.send_signal(pidfd, signal.SIGKILL)
-        self._audit.write("kill", result="ok" if killed else "error", session_id=session.id, pid=pid, error_code=reason)
+        self._audit.write(
+            "kill", result="ok" if killed else "error", session_id=session.id, pid=identity.pid, error_code=reason
+        )
+
+
+def _index_of(session: Session, uuid: str) -> int | None:
+    return next((index for index, gpu in enumerate(session.record.gpus) if gpu.uuid == uuid), None)
 
 
 def _limit_on(session: Session, uuid: str) -> int:
     return max((gpu.limit_bytes for gpu in session.record.gpus if gpu.uuid == uuid), default=-1)
-
-
-async def _in_thread(work: Callable[[], _T]) -> _T:
-    """Runs it in a thread that does not keep the agent from ending, should the driver never answer."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def deliver(result: _T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-            failure = error
-        with suppress(RuntimeError):  # the agent has ended meanwhile
-            loop.call_soon_threadsafe(deliver, result, failure)
-
-    threading.Thread(target=run, name="nvml", daemon=True).start()
-    return await future

@@ -30,6 +30,7 @@ from gpuslice.node.health import Health
 from gpuslice.node.kubelet import dra, pod_resources
 from gpuslice.node.kubelet.dra_health import DraHealth
 from gpuslice.node.kubelet.registering import Registration
+from gpuslice.node.metrics_access import ClusterReviewer, MetricsAccess
 from gpuslice.node.node_devices import NodeDevices
 from gpuslice.node.partitions import Partitions
 from gpuslice.node.preparing import Preparing
@@ -69,6 +70,7 @@ class KubernetesSettings:
     backend: Backend = Backend.DRA
     #: For a node that will not come back. Otherwise they stay, so that claims outlive an agent's restart.
     remove_slices_on_exit: bool = False
+    metrics_access: MetricsAccess = MetricsAccess.TOKEN
     policies: GpuPolicies = field(default_factory=GpuPolicies)
     extended: ExtendedSettings = field(default_factory=ExtendedSettings)
 
@@ -146,6 +148,11 @@ class KubernetesNode:
     def gpu_states(self) -> Sequence[GpuState]:
         """The node's GPUs, as they were when they were last looked at."""
         return () if self._publication is None else self._publication.states
+
+    def metrics_reviewer(self) -> ClusterReviewer | None:
+        """What decides on the tokens of scrapers; None where metrics are open."""
+        closed = self._settings.metrics_access is MetricsAccess.TOKEN
+        return ClusterReviewer(self._api, self._log) if closed else None
 
     async def _offer(self) -> None:
         if self._settings.backend is Backend.DRA:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import Session
 
-#: Processes without a connection whose mappings are looked at in a second; after a restart that is everybody.
-_LOOKS: Final = 50
-
 
 class Lifetimes:
     """Called by the agent's loop in regular intervals."""
@@ -34,7 +31,6 @@ class Lifetimes:
         self._server = server
         self._audit = audit
         self._log = log
-        self._to_look_at: list[tuple[int, str]] = []
 
     def beat(self) -> None:
         """Tells every tenant that the agent lives, and ends what has expired."""
@@ -71,17 +67,8 @@ class Lifetimes:
         self._registry.release_if_over(session)
 
     def sweep(self) -> None:
-        """Once a second: what nothing else notices."""
+        """Once a second: connections that never asked."""
         self._server.sweep()
-        if not self._to_look_at:
-            self._to_look_at = [
-                process.key for process in self._registry.processes.values() if process.connection is None
-            ]
-        looked_at, self._to_look_at = self._to_look_at[:_LOOKS], self._to_look_at[_LOOKS:]
-        for key in looked_at:
-            process = self._registry.processes.get(key)
-            if process is not None and process.connection is None:
-                self._server.check_still_mapped(process)
 
     def repair(self) -> None:
         """Every few seconds: releases that failed before."""

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from http import HTTPStatus
+from socket import SOCK_STREAM
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpuslice.model.gpus import short_name
 from gpuslice.node.errors import AgentError
+from gpuslice.node.metrics_access import PATH
 from gpuslice.node.records import WorkloadRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from threading import Thread
-    from wsgiref.simple_server import WSGIServer
+    from collections.abc import Iterable, Iterator
+    from wsgiref.types import StartResponse
 
     from gpuslice.node.attach import AttachServer
     from gpuslice.node.audit import Audit
+    from gpuslice.node.metrics_access import Reviewer
     from gpuslice.node.registry import Registry
     from gpuslice.node.session import GpuUse
 
 _PATIENCE_SECONDS: Final = 5.0
+_MOST_CONNECTIONS: Final = 32
 _LABELS: Final = ("session", "name", "gpu", "model", "namespace", "pod", "container")
 
 
@@ -145,10 +153,50 @@ class AgentCollector(Collector):
         return self._allocations
 
 
-class MetricsServer:
-    """Serves /metrics in threads of its own."""
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each of a few connections. Who is too many is hung up on, and who is slow after a while."""
 
-    def __init__(self, address: str, *collectors: Collector) -> None:
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], family: socket.AddressFamily) -> None:
+        self.address_family = family
+        self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without asking a name server what this machine is called, as the one above does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the library's
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the library's
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, *_arguments: object) -> None:
+        """Who hangs up or is too slow is no error of ours."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_SECONDS
+
+    def log_message(self, *_arguments: object) -> None:
+        """Scrapes are not told."""
+
+
+class MetricsServer:
+    """Serves /metrics in threads of its own, to those whom the reviewer lets; /healthz to all."""
+
+    def __init__(self, address: str, *collectors: Collector, reviewer: Reviewer | None = None) -> None:
         host, _, port = address.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
             raise AgentError(
@@ -157,18 +205,54 @@ class MetricsServer:
         registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
-        self._server: WSGIServer
-        self._thread: Thread
+        self._application = make_wsgi_app(registry)
+        self._reviewer = reviewer
+        self._loop = asyncio.get_running_loop()
         try:
-            self._server, self._thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
+            family, *_, where = socket.getaddrinfo(host.strip("[]") or "127.0.0.1", int(port), type=SOCK_STREAM)[0]
+            self._server = _Server((str(where[0]), int(port)), family)
         except OSError as error:
             raise AgentError(
                 "metrics",
                 f"metrics cannot be served at {address} ({error.strerror})",
                 remedy="give another address with --metrics, or none",
             ) from None
+        self._server.set_app(self._answer)
         self.port = int(self._server.server_port)
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def _answer(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path == "/healthz":
+            return _say(start_response, HTTPStatus.OK)
+        if path != PATH:
+            return _say(start_response, HTTPStatus.NOT_FOUND)
+        status = self._review(str(environ.get("HTTP_AUTHORIZATION", "")))
+        if status is not HTTPStatus.OK:
+            return _say(start_response, status)
+        text: Iterable[bytes] = self._application(environ, start_response)
+        return text
+
+    def _review(self, authorization: str) -> HTTPStatus:
+        if self._reviewer is None:
+            return HTTPStatus.OK
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            return HTTPStatus.UNAUTHORIZED
+        try:
+            asked = asyncio.run_coroutine_threadsafe(self._reviewer.review(token.strip()), self._loop)
+            return asked.result(_PATIENCE_SECONDS)
+        except Exception:  # noqa: BLE001 - whatever it is: not allowed
+            return HTTPStatus.SERVICE_UNAVAILABLE
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _say(start_response: StartResponse, status: HTTPStatus) -> list[bytes]:
+    headers = [("Content-Type", "text/plain; charset=utf-8")]
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [f"{status.phrase}\n".encode()]

@@ -7,7 +7,6 @@ by its start time.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import select
 from contextlib import contextmanager, suppress
@@ -24,7 +23,9 @@ if TYPE_CHECKING:
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PIDFD_SEND_SIGNAL: Final = 424
 _MAX_COMMAND: Final = 256
-_MAX_ENVIRONMENT: Final = 1 << 20
+_MAX_ENVIRONMENT: Final = 1 << 17
+_MAX_MAPS: Final = 8 << 20
+_CHUNK: Final = 1 << 16
 _MAX_ANCESTORS: Final = 64
 
 
@@ -34,6 +35,8 @@ class Status:
 
     parent: int
     start_time: int
+    #: Where the program's parts are in its memory: another after exec. Empty if the agent may not know.
+    layout: tuple[bytes, ...] = ()
 
 
 def status(pid: int) -> Status | None:
@@ -44,7 +47,10 @@ def status(pid: int) -> Status | None:
         return None
     # The name in parentheses may itself contain anything; what follows the last one is numbers.
     fields = content[content.rfind(b")") + 2 :].split()
-    return Status(parent=int(fields[1]), start_time=int(fields[19])) if len(fields) > 19 else None
+    if len(fields) < 49:
+        return None
+    layout = (*fields[23:26], *fields[42:49])
+    return Status(int(fields[1]), int(fields[19]), layout if int(layout[0]) > 1 else ())
 
 
 def identify(pid: int, pidfd: int) -> Identity | None:
@@ -94,84 +100,96 @@ def owner(pid: int) -> int | None:
 
 
 def command(pid: int) -> str:
-    """The command line, for people."""
+    """The command line, for people. Reads the process's memory."""
     try:
         words = _read(f"/proc/{pid}/cmdline", 4 * _MAX_COMMAND).rstrip(b"\0").replace(b"\0", b" ")
-        words = words or b"[" + _read(f"/proc/{pid}/comm", 64).strip() + b"]"
     except OSError:
         return "?"
-    text = words.decode(errors="replace")
+    text = words.decode(errors="replace") or name(pid)
     return text if len(text) <= _MAX_COMMAND else f"{text[: _MAX_COMMAND - 1]}…"
 
 
-def ancestors(pid: int) -> list[int]:
-    """The parent, its parent, and so on."""
-    found: list[int] = []
-    while len(found) < _MAX_ANCESTORS and (current := status(pid)) is not None and current.parent > 1:
-        pid = current.parent
-        found.append(pid)
+def name(pid: int) -> str:
+    """The name that the kernel has of the process, in brackets."""
+    try:
+        return f"[{_read(f'/proc/{pid}/comm', 64).strip().decode(errors='replace')}]"
+    except OSError:
+        return "?"
+
+
+def ancestors(pid: int) -> list[Identity]:
+    """The parent, its parent, and so on. One that is younger than its child is a number that was used again."""
+    found: list[Identity] = []
+    child = status(pid)
+    while child is not None and child.parent > 1 and len(found) < _MAX_ANCESTORS:
+        parent = status(child.parent)
+        if parent is None or parent.start_time > child.start_time:
+            break
+        found.append(Identity(child.parent, parent.start_time))
+        child = parent
     return found
 
 
-def environment_variable(pid: int, name: str) -> str | None:
-    """The variable as the process was started with it."""
-    with suppress(OSError):
-        for entry in _read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT).split(b"\0"):
-            key, _, value = entry.partition(b"=")
-            if key == name.encode():
-                return value.decode(errors="replace")
+def real_uid(pid: int) -> int | None:
+    """The user who started the process, whatever user it acts as."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(_read(f"/proc/{pid}/status", 1 << 16).partition(b"\nUid:")[2].split(None, 1)[0])
     return None
 
 
-def is_in_pod(pid: int, pod_uid: str) -> bool:
-    """Whether the process is in a container of the pod: the kubelet names the cgroup after it, with - or with _."""
+def environment_variable(pid: int, name: str) -> str | None:
+    """The variable as the process was started with it, if it is near the beginning. Reads the process's memory."""
+    with suppress(OSError):
+        content = b"\0" + _read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
+        wanted = f"\0{name}=".encode()
+        if (start := content.find(wanted)) != -1:
+            start += len(wanted)
+            return content[start : max(start, content.find(b"\0", start))].decode(errors="replace")
+    return None
+
+
+def cgroups(pid: int) -> str | None:
+    """/proc/PID/cgroup, or None. The kernel bounds its length, and reads nothing of the process for it."""
     try:
-        cgroup = _read(f"/proc/{pid}/cgroup", 1 << 16)
-    except OSError:
-        return False
-    return any(f"pod{name}".encode() in cgroup for name in (pod_uid, pod_uid.replace("-", "_")))
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """What tells one container from another: its cgroups and its view of the file tree."""
-
-    cgroup: bytes
-    mounts: str
-
-
-def container(pid: int) -> Container | None:
-    """The container that a process is in; None if its cgroups or its mounts are the machine's."""
-    try:
-        cgroup = _read(f"/proc/{pid}/cgroup", 1 << 16)
-        mounts = str(Path(f"/proc/{pid}/ns/mnt").readlink())
+        return _read(f"/proc/{pid}/cgroup", 1 << 16).decode(errors="replace")
     except OSError:
         return None
-    in_root = all(line.endswith(b":/") for line in cgroup.splitlines())
-    return None if in_root or mounts == _machine_mounts() else Container(cgroup, mounts)
 
 
-@functools.cache
-def _machine_mounts() -> str:
+def mounts(pid: int) -> str | None:
+    """Which view of the file tree the process has, or None."""
     try:
-        return str(Path("/proc/1/ns/mnt").readlink())
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:
-        return ""
+        return None
 
 
 def maps_inode(pid: int, inode: int) -> bool | None:
-    """Whether the process has that file mapped; None if that cannot be told, as of one that is ending."""
-    wanted = str(inode).encode()
+    """Whether the process has that file mapped; None if that cannot be told, as of one that is ending.
+
+    Waits for the lock of the process's mappings, and reads no more than a few megabytes: a process with more of them
+    keeps its slot.
+    """
+    wanted = f" {inode} ".encode()
+    rest, length = b"", 0
     try:
-        with Path(f"/proc/{pid}/maps").open("rb") as file:
-            line = b""
-            for line in file:
-                parts = line.split(None, 5)
-                if len(parts) > 4 and parts[4] == wanted:
+        descriptor = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        with closing(descriptor):
+            while length < _MAX_MAPS and (part := os.read(descriptor, _CHUNK)):
+                length += len(part)
+                head, newline, tail = (rest + part).rpartition(b"\n")
+                if wanted in head and any(_inode_of(line) == inode for line in head.split(b"\n") if wanted in line):
                     return True
+                rest = tail if newline else rest + part
     except OSError:
         return None
-    return False if line else None
+    return False if 0 < length < _MAX_MAPS else None
+
+
+def _inode_of(line: bytes) -> int:
+    """Of a mapping. What follows the inode is a path, in which anything may stand."""
+    parts = line.split(None, 5)
+    return int(parts[4]) if len(parts) > 4 else 0
 
 
 def boot_id() -> str:

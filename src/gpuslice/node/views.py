@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.node import processes
 from gpuslice.node.messages import GpuView, OwnerView, ProcessView, SessionView, WorkloadView
 from gpuslice.node.registry import boottime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gpuslice.node.records import WorkloadRecord
     from gpuslice.node.session import Session
 
 
-def view(session: Session, socket: Path, *, with_token: bool) -> SessionView:
-    """The session now."""
+def view(session: Session, socket: Path, commands: Mapping[int, str], *, with_token: bool) -> SessionView:
+    """The session now. `commands` are those of its processes, by number."""
     record = session.record
     gpus = [
         GpuView(
@@ -47,7 +47,7 @@ def view(session: Session, socket: Path, *, with_token: bool) -> SessionView:
             uid=record.owner_uid, gid=record.owner_gid, pid=None if record.owner is None else record.owner.pid
         ),
         gpus=gpus,
-        processes=_processes(session),
+        processes=_processes(session, commands),
         allocations=sum(gpu.allocations for gpu in gpus),
         denials=sum(gpu.denials for gpu in gpus),
         breaches=sum(gpu.breaches for gpu in gpus),
@@ -70,7 +70,7 @@ def _workload(workload: WorkloadRecord | None) -> WorkloadView | None:
     )
 
 
-def _processes(session: Session) -> list[ProcessView]:
+def _processes(session: Session, commands: Mapping[int, str]) -> list[ProcessView]:
     found = []
     for slot, process in sorted(session.processes.items()):
         row = session.cells.read_slot(slot)
@@ -78,7 +78,7 @@ def _processes(session: Session) -> list[ProcessView]:
             ProcessView(
                 pid=process.pid,
                 slot=slot,
-                command=processes.command(process.pid),
+                command=commands.get(process.pid, "?"),
                 held_bytes=[cell.held for cell in row],
                 overhead_bytes=[cell.overhead for cell in row],
             )
