@@ -139,10 +139,36 @@ def test_people_and_prometheus_see_whose_slice_it_is(alone: Cluster, namespace: 
     agent = alone.kubectl("get", "pods", *within, "-lapp.kubernetes.io/name=gpuslice-agent", "-o=name").strip()
 
     assert f"{namespace}/seen" in alone.kubectl("exec", *within, agent, "--", "gpuslice", "ps", "-o", "wide")
-    path = f"/api/v1/namespaces/gpuslice-system/pods/{agent.removeprefix('pod/')}:9500/proxy/metrics"
-    metrics = alone.kubectl("get", "--raw", path).splitlines()
+    alone.kubectl("create", "serviceaccount", "prometheus", "--namespace", namespace)
+    token = alone.kubectl("create", "token", "prometheus", "--namespace", namespace).strip()
+    assert scrape(alone, agent, "") == "401"
+    assert scrape(alone, agent, token) == "403"
+    bound = f"--serviceaccount={namespace}:prometheus"
+    alone.kubectl("create", "clusterrolebinding", namespace, "--clusterrole=gpuslice-metrics-reader", bound)
+    try:
+        other = alone.kubectl("create", "token", "prometheus", "--namespace", namespace).strip()
+        metrics = scrape(alone, agent, other).splitlines()
+    finally:
+        alone.kubectl("delete", "clusterrolebinding", namespace)
     (limit,) = [line for line in metrics if "session_limit_bytes{" in line and f'namespace="{namespace}"' in line]
     assert 'pod="seen"' in limit
     assert 'model="A100-40GB"' in limit
     assert float(limit.rsplit(" ", 1)[1]) == 5 * GIB
     assert sum(line.startswith("gpuslice_gpu_healthy{") for line in metrics) == 2
+
+
+SCRAPE = """
+import sys, urllib.error, urllib.request
+address = "http://127.0.0.1:9500/metrics"
+headers = {"Authorization": f"Bearer {sys.stdin.read()}"}
+try:
+    print(urllib.request.urlopen(urllib.request.Request(address, headers=headers)).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, end="")
+"""
+
+
+def scrape(cluster: Cluster, agent: str, token: str) -> str:
+    """The agent's metrics as the account with that token sees them, or with which status it is refused."""
+    inside = ("exec", "--stdin", "--namespace", "gpuslice-system", agent, "--", "python3", "-c", SCRAPE)
+    return cluster.kubectl(*inside, input=token)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.installing import network_policies
 from gpuslice.installing.objects import Object, account, labels, metadata, rule, selector
-from gpuslice.installing.options import AGENT
+from gpuslice.installing.options import AGENT, METRICS_READER
 from gpuslice.model import devices
 from gpuslice.model.policies import Backend
 
@@ -48,9 +48,20 @@ def _slots(settings: Settings) -> list[str]:
 def objects(options: Options) -> list[Object]:
     return [
         *account(AGENT, options, _rights()),
+        _metrics_reader(),
         network_policies.policy(AGENT, options, metrics=_METRICS_PORT),
         _daemon_set(options),
     ]
+
+
+def _metrics_reader() -> Object:
+    """For what scrapes metrics: bind it to Prometheus' service account."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": metadata(METRICS_READER),
+        "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+    }
 
 
 def _rights() -> list[Object]:
@@ -62,6 +73,9 @@ def _rights() -> list[Object]:
         # Of claims on its own node, since Kubernetes 1.36.
         rule("resource.k8s.io", ["resourceclaims/driver"], ["associated-node:patch", "associated-node:update"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
+        # Whose a scraper's token is, and whether its account may read metrics.
+        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     ]
 
 

@@ -17,6 +17,7 @@ NAMESPACE: Final = "gpuslice-system"
 WEBHOOK: Final = "gpuslice-webhook"
 CONTROLLER: Final = "gpuslice-controller"
 AGENT: Final = "gpuslice-agent"
+METRICS_READER: Final = "gpuslice-metrics-reader"
 
 
 def default_image() -> str:
