@@ -33,16 +33,16 @@ class Credentials:
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Credentials:
-    """In this order: the file that is given, $KUBECONFIG, the pod's service account, ~/.kube/config."""
+    """In this order: the file that is given, the files in $KUBECONFIG, the pod's service account, ~/.kube/config."""
     # A pod has its service account, and no use for what reads files.
     from gpuslice.kube import kubeconfig
 
-    named = environment.get("KUBECONFIG", "")
+    # An empty place in the list is none, and a file that is named twice is one: so kubectl has it.
+    named = dict.fromkeys(Path(each) for each in environment.get("KUBECONFIG", "").split(":") if each)
     if path is not None:
         return kubeconfig.load(path)
     if named:
-        # Several files could be merged; whoever has several can say which.
-        return kubeconfig.load(Path(named.split(":")[0]))
+        return kubeconfig.load(*named)
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return of_service_account(environment)
     usual = Path.home() / ".kube" / "config"

@@ -1,13 +1,21 @@
-"""Kubeconfig files: the current context of one, with all that it refers to."""
+"""Kubeconfig files: the current context, with all that it refers to.
+
+Several files are merged as kubectl does it: of each cluster, user and context the first file that names it counts, and
+of `current-context` the first that has one; a path is relative to the file that it stands in; files that are missing
+are left out, as long as one is there.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import os
 import ssl
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 
 import msgspec
 import yaml
@@ -16,10 +24,10 @@ from msgspec import Meta
 from gpuslice.kube.credentials import REMEDY, Credentials
 from gpuslice.kube.errors import CredentialsError
 from gpuslice.kube.tokens import FixedToken, NoToken, TokenFile, TokenProgram
+from gpuslice.system.memory_files import memory_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gpuslice.kube.tokens import TokenSource
 
@@ -94,47 +102,96 @@ class _File(_Part, frozen=True, rename="kebab"):
     users: list[_NamedUser] | None = None
 
 
-def load(path: Path) -> Credentials:
-    """Raises CredentialsError if the file does not say how to reach a cluster."""
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[_Entry]):
+    """An entry, and the folder that its paths are relative to."""
+
+    entry: _Entry
+    folder: Path
+
+
+@dataclass(slots=True)
+class _Merged:
+    """What several files say together."""
+
+    current_context: str = ""
+    contexts: dict[str, _Found[_NamedContext]] = field(default_factory=dict)
+    clusters: dict[str, _Found[_NamedCluster]] = field(default_factory=dict)
+    users: dict[str, _Found[_NamedUser]] = field(default_factory=dict)
+
+    def add(self, file: _File, folder: Path) -> None:
+        """What files that were added before say stands."""
+        self.current_context = self.current_context or file.current_context
+        _add(self.contexts, file.contexts, folder)
+        _add(self.clusters, file.clusters, folder)
+        _add(self.users, file.users, folder)
+
+
+def _add(known: dict[str, _Found[_Entry]], entries: Sequence[_Entry] | None, folder: Path) -> None:
+    for entry in entries or ():
+        known.setdefault(entry.name, _Found(entry, folder))
+
+
+def load(*paths: Path) -> Credentials:
+    """Raises CredentialsError if the files do not say how to reach a cluster."""
+    merged, found = _Merged(), False
+    for path in paths:
+        with _reasons(path), suppress(FileNotFoundError):
+            content = path.read_bytes()
+            found = True
+            merged.add(msgspec.convert(yaml.load(content, _LOADER) or {}, _File), path.parent)  # noqa: S506 - safe
+    with _reasons(*paths):
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return _credentials(merged)
+
+
+@contextmanager
+def _reasons(*paths: Path) -> Iterator[None]:
+    """What goes wrong is told as an error that names the file."""
     try:
-        file = msgspec.convert(yaml.load(path.read_bytes(), _LOADER), _File)  # noqa: S506 - a safe one, see below
-        return _credentials(file, path)
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
-    except (yaml.YAMLError, msgspec.ValidationError, ValueError, ssl.SSLError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         reason = " ".join(str(error).replace("`", "'").split())
-    raise CredentialsError(f"kubeconfig {path} cannot be used ({reason}): {REMEDY}")
+    else:
+        return
+    raise CredentialsError(f"kubeconfig {':'.join(map(str, paths))} cannot be used ({reason}): {REMEDY}")
 
 
 #: The one in C where there is one.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _credentials(file: _File, path: Path) -> Credentials:
-    if not file.current_context:
+def _credentials(merged: _Merged) -> Credentials:
+    if not merged.current_context:
         raise ValueError("current-context is not set")
-    context = _named(file.contexts, file.current_context, "contexts").context
-    cluster = _named(file.clusters, context.cluster, "clusters").cluster
-    user = (_named(file.users, context.user, "users").user if context.user else None) or _User()
+    context = _named(merged.contexts, merged.current_context, "contexts").entry.context
+    found_cluster = _named(merged.clusters, context.cluster, "clusters")
+    cluster = found_cluster.entry.cluster
+    found_user = _named(merged.users, context.user, "users") if context.user else _Found(_NamedUser(""), Path())
+    user = found_user.entry.user or _User()
     if cluster.proxy_url:
         raise ValueError("proxy-url is not supported")
+    secure = cluster.server.startswith("https:")
     return Credentials(
         server=cluster.server,
-        tls=_tls(cluster, user, path.parent) if cluster.server.startswith("https:") else None,
+        tls=_tls(cluster, found_cluster.folder, user, found_user.folder) if secure else None,
         server_name=cluster.tls_server_name,
-        token=_token(user, path.parent),
+        token=_token(user, found_user.folder),
         namespace=context.namespace or "default",
     )
 
 
-def _named(entries: Sequence[_Entry] | None, name: str, what: str) -> _Entry:
-    found = next((entry for entry in entries or () if entry.name == name), None)
+def _named(entries: Mapping[str, _Found[_Entry]], name: str, what: str) -> _Found[_Entry]:
+    found = entries.get(name)
     if found is None:
         raise ValueError(f"{what} has none with the name {name!r}")
     return found
 
 
-def _tls(cluster: _Cluster, user: _User, folder: Path) -> ssl.SSLContext:
+def _tls(cluster: _Cluster, cluster_folder: Path, user: _User, user_folder: Path) -> ssl.SSLContext:
     if cluster.insecure_skip_tls_verify:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -143,13 +200,15 @@ def _tls(cluster: _Cluster, user: _User, folder: Path) -> ssl.SSLContext:
         pem = _decode(cluster.certificate_authority_data, "certificate-authority-data")
         context = ssl.create_default_context(cadata=pem.decode("ascii"))
     elif cluster.certificate_authority:
-        context = ssl.create_default_context(cafile=str(folder / cluster.certificate_authority))
+        context = ssl.create_default_context(cafile=str(cluster_folder / cluster.certificate_authority))
     else:
         context = ssl.create_default_context()
-    certificate = _content(user.client_certificate_data, "client-certificate-data", folder, user.client_certificate)
-    key = _content(user.client_key_data, "client-key-data", folder, user.client_key)
+    certificate = _content(
+        user.client_certificate_data, "client-certificate-data", user_folder, user.client_certificate
+    )
+    key = _content(user.client_key_data, "client-key-data", user_folder, user.client_key)
     if certificate is not None:
-        with _as_file(certificate) as certificate_file, _as_file(key or certificate) as key_file:
+        with memory_file(certificate) as certificate_file, memory_file(key or certificate) as key_file:
             context.load_cert_chain(certificate_file, key_file, password="")
     return context
 
@@ -166,17 +225,6 @@ def _decode(data: str, field: str) -> bytes:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"{field} is not base64") from None
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """A path to those bytes, which OpenSSL insists on; no key is written to a disk."""
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, content)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 def _token(user: _User, folder: Path) -> TokenSource:

@@ -49,6 +49,52 @@ def test_a_file_that_is_given_comes_before_the_environment_and_that_before_the_s
     assert credentials.load(None, environment).server == "https://named.example"
 
 
+def test_of_several_files_the_first_that_names_something_counts_and_paths_are_relative_to_their_file(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    client = authority.issue_cert("client")
+    for name in ("contexts", "clusters", "users"):
+        (tmp_path / name).mkdir()
+    authority.cert_pem.write_to_path(tmp_path / "clusters" / "ca.crt")
+    client.cert_chain_pems[0].write_to_path(tmp_path / "users" / "client.crt")
+    client.private_key_pem.write_to_path(tmp_path / "users" / "client.key")
+    (tmp_path / "users" / "token").write_text("secret")
+    whole = _config(
+        {"certificate-authority": "ca.crt"},
+        {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"},
+    )
+    other = _config({"server": "https://other.example"}) | {"current-context": "another"}
+    files = [
+        _written(tmp_path / "contexts", {"contexts": whole["contexts"], "clusters": None}),
+        _written(tmp_path / "clusters", {"clusters": whole["clusters"], "current-context": "here"}),
+        tmp_path / "missing",
+        _written(tmp_path / "users", {"users": whole["users"]}),
+        _written(tmp_path, other, "last"),
+        _written(tmp_path, {}, "empty"),
+    ]
+
+    found = credentials.load(None, {"KUBECONFIG": ":".join(["", *map(str, files), ""])})
+
+    assert (found.server, found.namespace) == ("https://cluster.example:6443", "team")
+    assert found.tls is not None
+    assert len(found.tls.get_ca_certs()) == 1
+    assert isinstance(found.token, TokenFile)
+    assert found.token.read() == "secret"
+
+
+def test_when_all_files_are_missing_all_are_named(tmp_path: Path) -> None:
+    paths = f"{tmp_path}/one:{tmp_path}/two"
+    with pytest.raises(CredentialsError, match=f"kubeconfig {paths} cannot be used .No such file or directory"):
+        credentials.load(None, {"KUBECONFIG": paths})
+
+
+def test_of_several_files_the_one_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+    good, bad = _written(tmp_path, _config(), "good"), _written(tmp_path, "nonsense", "bad")
+    with pytest.raises(CredentialsError, match=f"kubeconfig {bad} cannot be used"):
+        credentials.load(None, {"KUBECONFIG": f"{good}:{bad}"})
+
+
 def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
     (tmp_path / "token").write_text("secret\n")

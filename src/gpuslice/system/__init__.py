@@ -1,0 +1,1 @@
+"""What every process of gpuslice needs of the system it runs on: supervised work, health, logs, clocks, files."""
