@@ -64,9 +64,9 @@ def command(
       gpuslice agent --state /tmp/demo --metrics none
       gpuslice agent --kubernetes --node-name worker-1
     """
-    from gpuslice.node import logs
     from gpuslice.node.agent import Agent, Settings
     from gpuslice.node.state import StateFolder, default_folder
+    from gpuslice.system import logs
 
     logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))
     settings = Settings(

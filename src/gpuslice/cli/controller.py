@@ -99,7 +99,7 @@ def command(  # noqa: PLR0913, PLR0917 - options
     from gpuslice.admission.templates import MINIMUM_GRACE
     from gpuslice.controller.controller import Controller, Settings
     from gpuslice.kube.api import connect
-    from gpuslice.node import logs
+    from gpuslice.system import logs
 
     if template_grace < MINIMUM_GRACE:
         raise click.BadParameter(

@@ -141,7 +141,7 @@ def command(  # noqa: PLR0913, PLR0917 - options
         raise click.UsageError("--client-name is of a certificate that is asked for: give --client-authority as well")
     if policies and kubeconfig is not None:
         raise click.UsageError("--policies is for a server without a cluster: give it or --kubeconfig")
-    from gpuslice.admission.server import logs
+    from gpuslice.system import logs
 
     form = form or ("console" if sys.stderr.isatty() else "json")
     logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))

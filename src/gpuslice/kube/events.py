@@ -10,13 +10,13 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import EVENTS
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
     from gpuslice.kube.api import Api
@@ -128,7 +128,7 @@ class Recorder:
                 self._kinds.pop(kind, None)
                 continue
             count = series.count
-            changes = {"series": {"count": count, "lastObservedTime": _now()}}
+            changes = {"series": {"count": count, "lastObservedTime": timestamps.micro_time()}}
             namespace = kind.regarding.namespace or "default"
             try:
                 await self._api.merge(EVENTS, series.name, changes, namespace=namespace)
@@ -155,7 +155,7 @@ class Recorder:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _now(),
+            "eventTime": timestamps.micro_time(),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
             "action": kind.action,
@@ -171,7 +171,3 @@ def _shorten(note: str) -> str:
     if len(encoded) <= _LONGEST_NOTE:
         return note
     return encoded[: _LONGEST_NOTE - 3].decode(errors="ignore") + "..."
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

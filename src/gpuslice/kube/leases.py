@@ -12,7 +12,6 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +19,7 @@ import structlog
 
 from gpuslice.kube.errors import ApiError, LeadershipLostError, UnreachableError
 from gpuslice.kube.resources import LEASES, Metadata
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,7 +121,7 @@ class LeaderElection:
 
     async def _write(self, current: _Lease | None) -> bool:
         """Makes the lease ours, for another duration, unless somebody was faster."""
-        now = _now()
+        now = timestamps.micro_time()
         held = current is not None and current.spec.holder_identity == self._identity
         old = current.spec if current is not None else _LeaseSpec()
         transitions = old.lease_transitions or 0
@@ -175,7 +175,10 @@ class LeaderElection:
                 if lease.spec.holder_identity != self._identity:
                     return
                 spec = msgspec.structs.replace(
-                    lease.spec, holder_identity="", lease_duration_seconds=_RELEASED_SECONDS, renew_time=_now()
+                    lease.spec,
+                    holder_identity="",
+                    lease_duration_seconds=_RELEASED_SECONDS,
+                    renew_time=timestamps.micro_time(),
                 )
                 document = self._document(spec, lease.metadata.resource_version)
                 await self._api.replace(LEASES, self._name, document, namespace=self._namespace)
@@ -191,7 +194,3 @@ class LeaderElection:
 async def _stop(task: asyncio.Future[None]) -> None:
     task.cancel()
     await asyncio.wait((task,))
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

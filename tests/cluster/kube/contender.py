@@ -13,7 +13,7 @@ from pathlib import Path
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.leases import LeaderElection, Terms
-from gpuslice.node import logs
+from gpuslice.system import logs
 
 
 async def _main(kubeconfig: str, namespace: str, lease: str, identity: str, duration: str) -> None:
