@@ -23,6 +23,7 @@ from prometheus_client import Counter, Gauge
 from gpuslice.model.errors import GpusliceError
 from gpuslice.system.backoff import Backoff
 from gpuslice.system.health import describe
+from gpuslice.system.tasks import cancel_and_wait, cancelled_from_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -143,10 +144,10 @@ class Supervisor:
                     await asyncio.wait((body, self._failed), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     self._group = None  # what is added while parts stop would never be stopped
-                    await _stop(body)
+                    await cancel_and_wait(body)
                     failure = None if body.cancelled() else body.exception()
                     while self._tasks:
-                        await _stop(self._tasks.pop())
+                        await cancel_and_wait(self._tasks.pop())
         finally:
             for part in self._parts:
                 self._health.remove(part.health)
@@ -189,10 +190,8 @@ class Supervisor:
         try:
             await part.work()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if not cancelled_from_within():
                 raise
-            # Something that it waited for was cancelled, not the part: left alone, it would end in silence.
             return PartEndedError("its work was cancelled from within")
         except Exception as error:  # noqa: BLE001 - the caller logs it, and acts on it
             return error
@@ -208,9 +207,3 @@ class Supervisor:
             failure = PartFailedError(part.name, error)
             failure.__cause__ = error
             self._failed.set_result(failure)
-
-
-async def _stop(task: asyncio.Future[Any]) -> None:
-    """Returns when it has ended, however."""
-    task.cancel()
-    await asyncio.wait((task,))
