@@ -42,6 +42,7 @@ class _Model(RuleBasedStateMachine):
         self.due: dict[str, float] = {}
         self.failures: Counter[str] = Counter()
         self.ended = False
+        self.moments = itertools.count()
 
     def teardown(self) -> None:
         self.loop.close()
@@ -67,7 +68,8 @@ class _Model(RuleBasedStateMachine):
 
     @rule(key=keys, seconds=st.integers(0, 5))
     def add_after(self, key: str, seconds: int) -> None:
-        delay = seconds + 0.5  # never the same moment as the end of a wait
+        # Never two at the same moment, nor with the end of a wait: their order would be anything.
+        delay = seconds + 0.5 + next(self.moments) * 1e-4
         self._do(lambda: self.queue.add_after(key, delay))
         self._delayed(key, delay)
 
