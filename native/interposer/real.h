@@ -24,7 +24,7 @@ struct real_library {
 real_pointer real_resolve(struct real_library *library, size_t index);
 /* True when the real library was found. */
 bool real_present(struct real_library *library);
-/* The loader's dlopen, not the one that we put in front of it (cuda/loader.c). */
+/* The loader's dlopen, not the one that we put in front of it (cuda/dlopen.c). */
 typedef void *(*dlopen_function)(const char *file, int mode);
 dlopen_function next_dlopen(void);
 void *real_dlopen(const char *file, int mode);

@@ -1,4 +1,4 @@
-"""The reserve protocol and the table of allocations, as C compiles them: test_reserve.c, test_table.c."""
+"""The reserve protocol and the table of allocations, as C compiles them: test_reserve.c, test_allocation_table.c."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_reserving_keeps_its_promises_when_threads_have_lanes(sanitizer: str, bu
 @pytest.mark.parametrize("sanitizer", ["plain", *SANITIZERS])
 def test_the_table_of_allocations_is_right_from_many_threads_and_with_no_memory(sanitizer: str, build: Build) -> None:
     flags = SANITIZERS.get(sanitizer, ())
-    every_check_holds(build(TESTS / "test_table.c", *flags, name=f"table-{sanitizer}"))
+    every_check_holds(build(TESTS / "test_allocation_table.c", *flags, name=f"table-{sanitizer}"))
 
 
 MUTATIONS = {

@@ -4,7 +4,7 @@
 
 #include "real_cuda.h"
 #include "../session.h"
-#include "table.h"
+#include "allocation_table.h"
 
 #pragma GCC visibility push(hidden) /* calls among ourselves need no detour through the loader */
 
@@ -58,14 +58,14 @@ static inline void pools_keep(void) {
 /* ---- graphs (graphs.c): the device's pool for memory nodes ---- */
 bool graphs_refresh(void);
 
-/* ---- memory on its way back (leaving.c) ---- */
+/* ---- memory on its way back (deferred_free.c) ---- */
 
 /* Takes over an entry whose free was put into the stream just now. */
-void leaving_add(const struct table_entry *entry, CUstream stream, bool per_thread);
+void deferred_free_add(const struct table_entry *entry, CUstream stream, bool per_thread);
 /* Gives back what was freed since; true if that changed anything. */
-bool leaving_refresh(void);
+bool deferred_free_refresh(void);
 /* The context took its memory with it. */
-void leaving_forget(CUcontext context);
+void deferred_free_forget(CUcontext context);
 
 /* Gives back what an entry that was taken out of the table had charged. */
 void charge_entry_back(const struct table_entry *entry);

@@ -29,7 +29,7 @@ CUresult cuInit(unsigned int flags) {
 
 static void forget_context(CUcontext context) {
     place_forget_contexts();
-    leaving_forget(context);
+    deferred_free_forget(context);
     table_take_owner(&charges, (uint64_t)(uintptr_t)context, charge_entry_back);
 }
 

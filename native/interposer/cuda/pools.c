@@ -73,7 +73,7 @@ static uint64_t account_holds(const struct account *account) {
 
 bool pools_refresh(void) {
     atomic_store(&pools_state, POOLS_SETTLED);
-    bool changed = leaving_refresh(), keeping = false;
+    bool changed = deferred_free_refresh(), keeping = false;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < account_count; i++) {
         if (accounts[i].pool != NULL && accounts[i].charged > accounts[i].used) {

@@ -1,5 +1,5 @@
 /* cuGetProcAddress: the function that fits the CUDA version and the kind of default stream that the caller asks for. */
-#include "../../entries/entries.h"
+#include "../../proc_address/proc_address.h"
 #include "driver.h"
 
 #include <string.h>

@@ -86,7 +86,7 @@ static void freed_in_stream(const struct table_entry *entry, CUstream stream, bo
     if (entry->kind == CHARGE_POOLED) {
         charge_entry_back(entry);
     } else {
-        leaving_add(entry, stream, per_thread);
+        deferred_free_add(entry, stream, per_thread);
     }
 }
 

@@ -1,5 +1,5 @@
 /* Looking a function up by name, version and kind of default stream. */
-#include "entries.h"
+#include "proc_address.h"
 
 #include <string.h>
 

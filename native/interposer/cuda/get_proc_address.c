@@ -1,6 +1,6 @@
 /* cuGetProcAddress: the way in which the CUDA runtime and most frameworks find the driver's functions. The driver chooses
  * the version; if what it chose is a function that we define, ours is handed out instead. */
-#include "../../entries/entries.h"
+#include "../../proc_address/proc_address.h"
 #include "hooks.h"
 #include "real_cuda.h"
 

@@ -42,7 +42,7 @@ static bool put(CUevent event, const struct table_entry *entry) {
     return fits;
 }
 
-void leaving_add(const struct table_entry *entry, CUstream stream, bool per_thread) {
+void deferred_free_add(const struct table_entry *entry, CUstream stream, bool per_thread) {
     CUevent event;
     CUstreamCaptureMode mode = relax(CU_STREAM_CAPTURE_MODE_RELAXED);
     bool marked = mark(&event, stream, per_thread);
@@ -61,7 +61,7 @@ void leaving_add(const struct table_entry *entry, CUstream stream, bool per_thre
     charge_entry_back(entry);
 }
 
-bool leaving_refresh(void) {
+bool deferred_free_refresh(void) {
     bool changed = false;
     pthread_mutex_lock(&lock);
     bool relaxed = count > 0;
@@ -87,7 +87,7 @@ bool leaving_refresh(void) {
     return changed;
 }
 
-void leaving_forget(CUcontext context) {
+void deferred_free_forget(CUcontext context) {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count;) {
         if (list[i].entry.owner == (uint64_t)(uintptr_t)context) { /* its event is gone too */

@@ -1,7 +1,7 @@
 /* What a pointer or handle was charged: a hash table that stays fast with any number of live allocations and threads.
  * Split into shards, each with a lock of its own, so that threads rarely meet. */
-#ifndef GPUSLICE_TABLE_H
-#define GPUSLICE_TABLE_H
+#ifndef GPUSLICE_ALLOCATION_TABLE_H
+#define GPUSLICE_ALLOCATION_TABLE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* Which exported function cuGetProcAddress means by a name, a CUDA version and a kind of default stream. The table is
  * generated from NVIDIA's headers (native/tools/symbols.py) and names the functions of the library that it is linked into. */
-#ifndef GPUSLICE_ENTRIES_H
-#define GPUSLICE_ENTRIES_H
+#ifndef GPUSLICE_PROC_ADDRESS_H
+#define GPUSLICE_PROC_ADDRESS_H
 
 #include <stdbool.h>
 #include <stddef.h>

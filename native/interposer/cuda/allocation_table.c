@@ -1,6 +1,6 @@
 /* Open addressing with linear probing; removal shifts later entries back, so there are no tombstones to slow it down. */
 #define _GNU_SOURCE
-#include "table.h"
+#include "allocation_table.h"
 
 #include <sched.h>
 #include <stdatomic.h>

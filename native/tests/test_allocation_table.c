@@ -1,15 +1,15 @@
 /* The table of live allocations: against a model, with 100,000 entries, from many threads, and with no memory to grow. */
 #define _GNU_SOURCE
-#include "../interposer/cuda/table.h"
+#include "../interposer/cuda/allocation_table.h"
 
-/* mmap as table.c calls it, so that it can be refused. */
+/* mmap as allocation_table.c calls it, so that it can be refused. */
 #include <sys/mman.h>
 static bool refuse_memory;
 static void *mmap_or_not(void *address, size_t bytes, int protection, int flags, int descriptor, off_t offset) {
     return refuse_memory ? MAP_FAILED : mmap(address, bytes, protection, flags, descriptor, offset);
 }
 #define mmap mmap_or_not
-#include "../interposer/cuda/table.c"
+#include "../interposer/cuda/allocation_table.c"
 #undef mmap
 
 #include "check.h"

@@ -1,5 +1,5 @@
 /* The table behind cuGetProcAddress. It names every symbol without its type, so it must not see cuda.h. */
-#include "entries.h"
+#include "proc_address.h"
 
 #define ENTRY(name, version, per_thread, symbol) extern void symbol(void);
 #include "cuda_entries.inc"
