@@ -1,7 +1,8 @@
 """A tenant whose pod no webhook has seen: where a policy limits anything, the API server itself refuses it.
 
-A control plane of the test's own, with `gpuslice webhook` and `gpuslice controller` as they are run. Webhooks are
-killed, configurations deleted and changed, and namespaces made while no program of ours runs.
+A control plane of the test's own, with `gpuslice webhook` and `gpuslice controller` as they are run, with the rights
+that they are installed with. Webhooks are killed, configurations deleted and changed, and namespaces made while no
+program of ours runs.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from gpuslice.admission.stored_policies import SLICE_POLICIES
 from gpuslice.admission.trust import MUTATING, VALIDATING
 from gpuslice.cluster import control_plane
 from gpuslice.cluster.clusters import Cluster, free_ports, new_layout
+from gpuslice.installing import parts
+from gpuslice.installing.options import Options
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import EVENTS, NAMESPACES, PODS, Resource
-from tests.cluster.kube.support import install_policies, policy, reach
+from tests.cluster.kube.support import policy, reach
 from tests.cluster.sharing import run_process
+from tests.cluster.webhooks import listed
 from tests.node.support import read_line
 from tests.unit.admission.making import container, pod
 from tests.waiting import PATIENCE_SECONDS, until
@@ -92,8 +96,27 @@ class Installed:
             text: str = answer.read().decode()
             return text
 
+    def install(self) -> None:
+        """All that `gpuslice manifests` prints but the pods, which have no node here."""
+        options = Options(url=self.url)
+        objects = parts.objects(options, ["namespace", "crds", "webhook", "controller"])
+        objects = [each for each in objects if each["kind"] != "Deployment"]
+        self.cluster.kubectl("apply", "-f", "-", input=listed(objects))
+        self.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
+
+    def _credentials(self, program: str) -> Path:
+        """Of the service account that the program is installed with, and nobody else's."""
+        written = self.folder / f"{program}.kubeconfig"
+        if not written.exists():
+            token = self.cluster.kubectl("create", "token", f"gpuslice-{program}", "--namespace", HOME).strip()
+            view = json.loads(self.cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+            view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
+            written.write_text(json.dumps(view))
+        return written
+
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        common = (f"--kubeconfig={self.cluster.kubeconfig}", f"--namespace={HOME}", "--address=127.0.0.1")
+        credentials = self._credentials(arguments[0])
+        common = (f"--kubeconfig={credentials}", f"--namespace={HOME}", "--address=127.0.0.1")
         with (self.folder / f"{arguments[0]}.log").open("a") as log:
             process = subprocess.Popen(
                 [self.command, *arguments, *common, "--log=json"], stdout=subprocess.PIPE, stderr=log, text=True
@@ -115,11 +138,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, gpuslice_command: Path) ->
     cluster.start(control_plane.plan(new_layout(folder))[:2], owner=run_process())
     installed = Installed(cluster, gpuslice_command, folder)
     try:
-        install_policies(cluster)
-        for name in (HOME, "team", "free"):
+        installed.install()
+        for name in ("team", "free"):
             cluster.kubectl("create", "namespace", name)
             cluster.kubectl("create", "serviceaccount", "default", "--namespace", name)
         yield installed
+        for log in folder.glob("*.log"):
+            assert "forbidden" not in log.read_text(), "each has all the rights that it needs"
     finally:
         installed.kill_controller()
         installed.kill_webhook()
@@ -176,6 +201,15 @@ async def _apply(api: Api, match: Object | None = None, **spec: object) -> Objec
             await asyncio.sleep(0.05)
 
 
+async def _until_reviewed(api: Api) -> None:
+    """The webhook knows of the limit a moment after the API server does."""
+
+    async def is_reviewed() -> bool:
+        return "at most 4Gi is allowed" in await _created(api, "team", TOO_MUCH)
+
+    await until(is_reviewed, "the webhook holds pods to the limit")
+
+
 async def _configuration(api: Api, resource: Resource) -> Object | None:
     try:
         found: Object = json.loads(await api.call("GET", resource.path(name="gpuslice")))
@@ -191,7 +225,7 @@ async def test_under_a_limit_a_pod_that_no_webhook_has_seen_is_refused_and_other
 ) -> None:
     said = await _apply(api, {"namespaces": ["team"]})
     assert (said["status"], said["reason"]) == ("True", "Refused")
-    assert "at most 4Gi is allowed" in await _created(api, "team", TOO_MUCH)
+    await _until_reviewed(api)
     assert "gpuslice.io/slice" in await _created(api, "team", MODEST)
 
     installed.kill_webhook()
@@ -218,7 +252,7 @@ async def test_forged_marks_of_a_review_open_no_door(installed: Installed, api: 
 async def test_a_policy_may_let_pods_pass_while_no_webhook_answers(installed: Installed, api: Api) -> None:
     said = await _apply(api, {"namespaces": ["team"]}, whenUnreviewed="Admit")
     assert (said["status"], said["reason"]) == ("False", "Admitted")
-    assert "at most 4Gi is allowed" in await _created(api, "team", TOO_MUCH)
+    await _until_reviewed(api)
 
     installed.kill_webhook()
 
@@ -279,10 +313,7 @@ async def test_deleted_configurations_are_back_with_their_bundles_and_it_is_told
 
         await until(is_back, "the configuration is back")
 
-    async def is_reviewed() -> bool:
-        return "at most 4Gi is allowed" in await _created(api, "team", TOO_MUCH)
-
-    await until(is_reviewed, "pods are reviewed again")
+    await _until_reviewed(api)
     await until(lambda: _restored(installed.get("/metrics")) == restored + 2)
     await until(lambda: installed.get("/readyz") == "ok\n")
 

@@ -3,7 +3,8 @@
 When the definition is deleted, all policies go with it. When it is made anew, policies can be written at once, but a
 watch of policies does not hear of it: it asks now and then whether they are served, and may even hang on the storage of
 the definition before. So the definition is watched, and when another one is established, everything is listed again;
-until that is done, nobody knows the policies, and the watch says so.
+until that is done, nobody knows the policies, and the watch says so. And as long as one is established, an answer that
+policies are not served is not believed: no failure of the API server makes all limits void.
 """
 
 from __future__ import annotations
@@ -57,20 +58,18 @@ class PolicyDefinition:
         self.watch.store.listen(self._told)
         self._policies = policies
         self._changed = changed
-        #: The definition that the policies were last listed under.
+        #: The definition that the policies were last listed under; empty if there was none.
         self._followed: str | None = None
 
     def _told(self, _key: object, _old: str | None, new: str | None) -> None:
         policies = self._policies
-        if new is None:
-            if not policies.synced.is_set():
-                policies.list_again(served=False)  # it went before they were listed
-            return
-        listed = policies.served and policies.synced.is_set() and self._followed is None
-        if new != self._followed and not listed:
-            policies.list_again(served=True)
+        policies.known_served = new is not None
+        # At the start, either watch may be the first.
+        followed = policies.served and policies.synced.is_set() if self._followed is None else new == self._followed
+        if not followed:
+            policies.list_again()
             self._changed()
-        self._followed = new
+        self._followed = new or ""
 
 
 def _identity(found: Definition) -> str | None:

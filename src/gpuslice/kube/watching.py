@@ -41,7 +41,7 @@ _WATCH_SECONDS: Final = (240, 480)
 SILENCE_SECONDS: Final = 150.0
 #: How often to look whether a kind that is not served has come to be: its objects may be in force from then on.
 _ABSENT_SECONDS: Final = 1.0
-#: The same, when there is reason to think that it is about to be.
+#: The same, at first, when it is known from elsewhere that the kind is served.
 _EXPECTED_SECONDS: Final = 0.05
 
 
@@ -86,7 +86,10 @@ class Watch(Generic[ObjectT, V]):
         self.synced: Final = asyncio.Event()
         #: False while the server does not know the kind at all. That, too, is knowledge: there are no such objects.
         self.served = True
-        #: Called when that changes.
+        #: Set by those who know from elsewhere that the kind is served: the server's word that it is not is then no
+        #: knowledge, but a moment that passes.
+        self.known_served = False
+        #: Called when `served` changes.
         self.served_changed: Callable[[], None] = lambda: None
         self.relists = 0
         self.failures = 0
@@ -100,7 +103,7 @@ class Watch(Generic[ObjectT, V]):
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._selectors = {key: text for key, text in selectors.items() if text}
         self._round: asyncio.Task[None] | None = None
-        self._expected = False
+        self._expecting = Backoff(_EXPECTED_SECONDS, _ABSENT_SECONDS)
         self._heard = float("-inf")
         self._failing = False
         self._log = structlog.get_logger().bind(resource=resource.plural)
@@ -122,14 +125,10 @@ class Watch(Generic[ObjectT, V]):
                     raise
                 # Only the round was cancelled: by `list_again`.
 
-    def list_again(self, *, served: bool) -> None:
-        """What is known is of another time. Until everything is listed anew, this is not synced.
-
-        `served` says whether the kind is known to be served: then the server's word that it is not is not taken for an
-        answer, but for the moment before it is.
-        """
+    def list_again(self) -> None:
+        """What is known is of another time. Until everything is listed anew, this is not synced."""
         self.synced.clear()
-        self._expected = served
+        self._expecting.reset()
         if self._round is not None:
             self._round.cancel()
 
@@ -150,8 +149,8 @@ class Watch(Generic[ObjectT, V]):
             await backoff.wait()
 
     async def _wait_until_served(self) -> None:
-        if self._expected and not self.synced.is_set():
-            await asyncio.sleep(_EXPECTED_SECONDS)
+        if self.known_served:
+            await self._expecting.wait()
             return
         self._absent()
         await asyncio.sleep(_ABSENT_SECONDS)

@@ -162,8 +162,8 @@ async def test_policies_are_in_force_as_soon_as_their_definition_is_made_anew(
         await _remove_definition(defined)
         if absence == "noticed":
             await until(lambda: not state.policies.served)
+            await until(state.synced)
             assert not _rules(state), "no definition, no policies"
-            assert state.synced()
         await asyncio.to_thread(install_policies, defined)
         async with _created(quiet_api, SLICE_POLICIES, policy(f"{name}-after")):
             await until(lambda: _rules(state) == {f"{name}-after/only"})
@@ -190,6 +190,28 @@ async def test_until_the_policies_of_a_new_definition_are_listed_nobody_claims_t
             listed.set()
             await until(state.synced)
             assert _rules(state) == {f"{name}/only"}
+
+
+@pytest.mark.usefixtures("defined")
+async def test_while_their_definition_is_there_policies_are_not_void_because_the_server_says_so(
+    quiet_api: Api, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _created(quiet_api, SLICE_POLICIES, policy(name)), _state(quiet_api) as state:
+        await until(lambda: state.policies.known_served)
+        asked, list_policies = asyncio.Event(), state.policies._list
+
+        async def list_wrongly() -> str:
+            asked.set()
+            monkeypatch.setattr(state.policies, "_list", list_policies)
+            raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+        monkeypatch.setattr(state.policies, "_list", list_wrongly)
+        state.policies.list_again()
+        await asked.wait()
+        assert state.policies.served
+        assert f"{name}/only" in _rules(state)
+        await until(state.policies.synced.is_set)
+        assert f"{name}/only" in _rules(state)
 
 
 async def test_a_definition_that_is_gone_before_its_policies_are_listed_leaves_nobody_waiting(
