@@ -46,6 +46,8 @@ TIMEOUT_SECONDS: Final = 3
 LABELS: Final = {"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/part-of": "gpuslice"}
 _INJECT: Final = "cert-manager.io/inject-ca-from"
 
+EXCLUDED_NAMESPACES: Final = ("kube-system", "gpuslice-system")
+
 #: The requests about pods: only a new pod can be rewritten.
 PODS: Final = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 
@@ -85,7 +87,7 @@ class Webhooks:
     target: Service | Address
     settings: Settings = field(default_factory=lambda: DEFAULT_SETTINGS)
     #: Where pods are left alone: the cluster must be able to start, and so must we.
-    excluded_namespaces: tuple[str, ...] = ("kube-system", "gpuslice-system")
+    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
     #: `namespace/name` of cert-manager's Certificate. Without it the bundle of authorities is ours to keep.
     certificate: str | None = None
 

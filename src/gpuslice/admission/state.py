@@ -28,7 +28,7 @@ from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from gpuslice.admission.backends.dra import Template
@@ -47,8 +47,9 @@ _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 class ClusterState:
     """The cluster, for admission. `run` keeps it up to date."""
 
-    def __init__(self, api: Api, settings: Settings | None = None) -> None:
-        self.templates: Final = Templates(api)
+    def __init__(self, api: Api, settings: Settings | None = None, *, excluded: Collection[str] = ()) -> None:
+        """`excluded`: namespaces in which nothing is made."""
+        self.templates: Final = Templates(api, excluded=excluded)
         self.policies: Final[Watch[StoredPolicy, ParsedPolicy]] = Watch(
             api, SLICE_POLICIES, StoredPolicy, self._parse_policy
         )

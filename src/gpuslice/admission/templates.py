@@ -16,6 +16,15 @@ the two apart:
    (MINIMUM_GRACE), so the list of pods before the delete has it.
 
 Only templates that admission made are ever removed: those that somebody applies by hand lack MADE_BY.
+
+Why a template is made before its pod is stored, and not when the pod is there: after the rewrite nothing in a pod says
+what its template holds, and a pod that nobody could complete would wait for ever. Nor may a later step believe what the
+pod says, because its author writes that. The price is templates of pods that are refused after the rewrite. They
+are few (`template_quota`), in the namespace of who asked, and removed when no pod has come (the controller does not
+wait as long for these). A dry run makes none, and nor does a review about a namespace that is excluded.
+
+A template with the right name and another content (`template_contents`) is somebody else's. Pods that need the name
+are refused until it is gone.
 """
 
 from __future__ import annotations
@@ -23,17 +32,20 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.kube import api as calls
+from gpuslice.admission import template_contents
+from gpuslice.admission.template_contents import StoredTemplate
+from gpuslice.admission.template_quota import QuotaError, TemplateQuota
 from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
-from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, ObjectMetadata
+from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, HasMetadata
 from gpuslice.kube.watching import SILENCE_SECONDS, Watch
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gpuslice.admission.backends.dra import Template
     from gpuslice.kube.api import Api
@@ -70,6 +82,16 @@ class TemplateError(GpusliceError):
     """Raised when a pod's template cannot be made, so that the pod could never start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the watch keeps of a template."""
+
+    #: As unused.
+    marked: bool
+    #: Of its content.
+    digest: bytes
+
+
 @dataclass(slots=True)
 class _Failure:
     """Why a template could not be made, and until when that is the answer."""
@@ -80,17 +102,23 @@ class _Failure:
 
 
 class Templates:
-    """The templates of the cluster as admission sees them. `watch` must run for `ensure` to be cheap."""
+    """The templates of the cluster as admission sees them. `watch` must run for `ensure` to be cheap.
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+    In an excluded namespace none is made, whatever a review says: the API server never asks about its pods.
+    """
+
+    def __init__(
+        self, api: Api, clock: Callable[[], float] = time.monotonic, *, excluded: Collection[str] = ()
+    ) -> None:
         self.created = 0
-        #: Whether each is marked as unused.
-        self.watch: Final[Watch[ObjectMetadata, bool]] = Watch(
-            api, RESOURCE_CLAIM_TEMPLATES, ObjectMetadata, is_marked, labels=LABELS, limit=_MOST_KNOWN
+        self.watch: Final[Watch[StoredTemplate, Known]] = Watch(
+            api, RESOURCE_CLAIM_TEMPLATES, StoredTemplate, read_template, labels=LABELS, limit=_MOST_KNOWN
         )
         self.watch.store.listen(self._told)
         self._api = api
         self._clock = clock
+        self._excluded = frozenset(excluded)
+        self._quota = TemplateQuota(clock)
         self._recent: dict[Key, float] = {}
         self._under_way: dict[Key, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(_MOST_AT_A_TIME)
@@ -98,15 +126,20 @@ class Templates:
 
     async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
         """Returns when all of them are there and will stay. Raises TemplateError if one cannot be."""
-        missing = [template for template in templates if not self._there((namespace, template.name))]
+        missing = [template for template in templates if not self._there(namespace, template)]
         if missing:
+            if namespace in self._excluded:
+                raise TemplateError(f"namespace {namespace} is excluded from gpuslice: no claim template is made in it")
             await asyncio.gather(*(self._once(namespace, template) for template in missing))
 
-    def _there(self, key: Key) -> bool:
-        made = self._recent.get(key)
+    def _there(self, namespace: str, template: Template) -> bool:
+        made = self._recent.get((namespace, template.name))
         if made is not None and self._clock() - made < _RECENT_SECONDS:
             return True
-        return self.watch.store.get(*key) is False and self.watch.heard_within(STALENESS)
+        known = self.watch.store.get(namespace, template.name)
+        if known is None or known.marked or known.digest != template_contents.digest(template.spec):
+            return False
+        return self.watch.heard_within(STALENESS)
 
     async def _once(self, namespace: str, template: Template) -> None:
         """Those who want the same at the same time wait for one call, which goes on if one of them gives up. Those who
@@ -137,17 +170,24 @@ class Templates:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS), self._turns:
                 await self._make(namespace, template)
-        except (ApiError, UnreachableError) as error:
+        except (ApiError, UnreachableError, QuotaError) as error:
             raise TemplateError(f"{where} cannot be made: {error}") from None
         except TimeoutError:
             raise TemplateError(f"{where} cannot be made: the API server takes too long; try again") from None
         self._remember((namespace, template.name))
 
     async def _make(self, namespace: str, template: Template) -> None:
-        if self.watch.store.get(namespace, template.name) is True and await self._unmark(namespace, template.name):
-            return
         for _ in range(_TRIES):
-            if await self._create(namespace, template) or await self._keep(namespace, template.name):
+            # What is there is kept, however many the namespace has.
+            if self.watch.store.get(namespace, template.name) is not None and await self._keep(namespace, template):
+                return
+            try:
+                created = await self._create(namespace, template)
+            except QuotaError:  # it may be there, and the watch not have told yet
+                if await self._keep(namespace, template):
+                    return
+                raise
+            if created or await self._keep(namespace, template):
                 return
         raise TemplateError(f"claim template {namespace}/{template.name} cannot be made: somebody keeps deleting it")
 
@@ -155,26 +195,32 @@ class Templates:
         """False if it is there."""
         document = template.document(namespace)
         document["metadata"]["annotations"] = {MADE_BY: ADMISSION}
+        key = (namespace, template.name)
+        self._quota.reserve(key)
         try:
             await self._api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
-        except ApiError as error:
-            if not error.conflict:
+        except BaseException as error:
+            self._quota.release(key)
+            if not (isinstance(error, ApiError) and error.conflict):
                 raise
             return False
         self.created += 1
         return True
 
-    async def _keep(self, namespace: str, name: str) -> bool:
-        """Sees that a template that is there is not marked. False if it is gone."""
+    async def _keep(self, namespace: str, template: Template) -> bool:
+        """Sees that a template that is there is what it should be, and not marked. False if it is gone."""
         try:
-            found = await self._api.get(
-                RESOURCE_CLAIM_TEMPLATES, name, ObjectMetadata, namespace=namespace, accept=calls.METADATA
-            )
+            found = await self._api.get(RESOURCE_CLAIM_TEMPLATES, template.name, StoredTemplate, namespace=namespace)
         except ApiError as error:
             if not error.not_found:
                 raise
             return False
-        return await self._unmark(namespace, name) if is_marked(found) else True
+        if found.digest != template_contents.digest(template.spec):
+            raise TemplateError(
+                f"claim template {namespace}/{template.name} is there with another content than gpuslice gives it; "
+                "delete it, and gpuslice makes its own"
+            )
+        return await self._unmark(namespace, template.name) if is_marked(found) else True
 
     async def _unmark(self, namespace: str, name: str) -> bool:
         """False if it is gone."""
@@ -193,10 +239,26 @@ class Templates:
         while len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
 
-    def _told(self, key: Key, _old: bool | None, _new: bool | None) -> None:  # noqa: FBT001 - a listener's arguments
+    def _told(self, key: Key, old: Known | None, new: Known | None) -> None:
         """The watch knows better from now on."""
         self._recent.pop(key, None)
+        self._quota.heard(
+            key,
+            was=old.marked if old else None,
+            marked=new.marked if new else None,
+            fresh=self.watch.synced.is_set(),
+        )
 
 
-def is_marked(template: ObjectMetadata) -> bool:
+def is_marked(template: HasMetadata) -> bool:
     return UNUSED_SINCE in (template.metadata.annotations or {})
+
+
+def read_template(template: StoredTemplate) -> Known:
+    return _known(is_marked(template), template.digest)
+
+
+@lru_cache(maxsize=4096)
+def _known(marked: bool, digest: bytes) -> Known:  # noqa: FBT001 - fields
+    """One object for the templates of a thousand namespaces that are alike."""
+    return Known(marked, digest)

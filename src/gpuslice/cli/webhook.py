@@ -242,7 +242,7 @@ async def _serve_cluster(
     identity = Identity()
     async with AsyncExitStack() as beside:
         api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
-        state = ClusterState(api, settings)
+        state = ClusterState(api, settings, excluded=_excluded_namespaces(api, kubeconfig))
         webhook = Webhook(options, state, identity)
         if (following := callers.load(identity)) is not None:
             _run_beside(beside, webhook, following)
@@ -255,6 +255,14 @@ async def _serve_cluster(
         _run_beside(beside, webhook, state.run())
         _settle(webhook)
         await webhook.run(_say_ready, templates_created=lambda: state.templates.created)
+
+
+def _excluded_namespaces(api: Api, kubeconfig: Path | None) -> tuple[str, ...]:
+    """Those of which the API server does not ask, as `gpuslice manifests` has it."""
+    from gpuslice.admission.configurations import EXCLUDED_NAMESPACES
+
+    # In a pod, credentials are of the namespace that it runs in.
+    return EXCLUDED_NAMESPACES if kubeconfig is not None else (*EXCLUDED_NAMESPACES, api.namespace)
 
 
 def _settle(webhook: Webhook) -> None:

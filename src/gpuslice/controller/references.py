@@ -68,6 +68,8 @@ class References:
     def __init__(self, api: Api) -> None:
         self.watch: Final[Watch[PodClaims, frozenset[str]]] = Watch(api, PODS, PodClaims, templates_of)
         self.watch.store.listen(self._changed)
+        #: Those that some pod has referred to since the watch began. The user of this object removes what is gone.
+        self.seen: set[Key] = set()
         self._counts: Counter[Key] = Counter()
 
     def has(self, template: Key) -> bool:
@@ -75,7 +77,9 @@ class References:
 
     def _changed(self, key: Key, old: frozenset[str] | None, new: frozenset[str] | None) -> None:
         namespace, _ = key
-        self._counts.update((namespace, name) for name in new or ())
+        needed = {(namespace, name) for name in new or ()}
+        self.seen |= needed
+        self._counts.update(needed)
         for name in old or ():
             template = (namespace, name)
             self._counts[template] -= 1

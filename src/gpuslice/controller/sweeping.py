@@ -1,5 +1,8 @@
 """Removes claim templates that no pod refers to. `gpuslice.admission.templates` says why no pod loses one.
 
+A template that this process never saw a pod use was made for a pod that did not come, and is removed after the shortest
+grace that is safe. One that pods have used is likely to be needed again, by the next run of a job, and is kept longer.
+
 How long a template has been marked is measured by this process's own clock, from when it first saw that version: the
 clocks of two controllers may differ, and a new leader rather waits a little longer. The time in the annotation is for
 people.
@@ -96,6 +99,7 @@ class Sweeper:
         templates = self.watch.store.items()
         known = dict(templates)
         self._marked = {key: seen for key, seen in self._marked.items() if key in known}
+        self.references.seen &= known.keys()
         for key, template in templates:
             used = self.references.has(key)
             if used == template.marked:
@@ -105,7 +109,7 @@ class Sweeper:
                 version, since = self._marked.get(key, ("", 0.0))
                 if version != template.version:
                     self._marked[key] = (template.version, self._clock())
-                elif self._clock() - since >= self._grace:
+                elif self._clock() - since >= (self._grace if key in self.references.seen else MINIMUM_GRACE):
                     due.append(Due(*key, template.uid, template.version))
         return due
 

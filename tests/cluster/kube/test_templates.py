@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuslice.admission import template_contents
 from gpuslice.admission import templates as admission_templates
 from gpuslice.admission.backends import dra
-from gpuslice.admission.templates import MINIMUM_GRACE, UNUSED_SINCE, TemplateError, Templates
+from gpuslice.admission.templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
 from gpuslice.controller.sweeping import Due, Sweeper
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
@@ -94,9 +95,9 @@ class _Clock:
 class _Sweep:
     """A sweeper of one namespace, whose clock only the test moves."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> None:
         self.clock = _Clock()
-        self.sweeper = Sweeper(api, grace=MINIMUM_GRACE, clock=self.clock)
+        self.sweeper = Sweeper(api, grace=grace, clock=self.clock)
         self.templates = Told(self.sweeper.watch.store)
         self.pods = Told(self.sweeper.references.watch.store)
         self._namespace = namespace
@@ -119,14 +120,18 @@ class _Sweep:
         return due
 
 
+def _known(template: Template, *, marked: bool) -> Known:
+    return Known(marked, template_contents.digest(template.spec))
+
+
 def _marked_in(store: Store[Any], namespace: str, name: str) -> bool | None:
     found = store.get(namespace, name)
     return None if found is None else bool(found.marked)
 
 
 @asynccontextmanager
-async def _sweeping(api: Api, namespace: str) -> AsyncIterator[_Sweep]:
-    sweep = _Sweep(api, namespace)
+async def _sweeping(api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> AsyncIterator[_Sweep]:
+    sweep = _Sweep(api, namespace, grace)
     async with running(sweep.sweeper.watch.run(), sweep.sweeper.references.watch.run()):
         await sweep.sweeper.watch.synced.wait()
         await sweep.sweeper.references.watch.synced.wait()
@@ -186,7 +191,7 @@ async def test_a_template_that_somebody_deleted_is_made_again(api: Api, namespac
     async with _watching(api) as templates:
         told = Told(templates.watch.store)
         await templates.ensure(namespace, [template])
-        await told.until(lambda store: store.get(namespace, template.name) is False)
+        await told.until(lambda store: _marked_in(store, namespace, template.name) is False)
         await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
         await told.until(lambda store: store.get(namespace, template.name) is None)
         await templates.ensure(namespace, [template])
@@ -255,6 +260,30 @@ async def test_a_template_that_nobody_uses_is_marked_and_later_removed(api: Api,
     assert sweep.sweeper.removed == 1
 
 
+async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_was_used(
+    api: Api, namespace: str
+) -> None:
+    never, once = _template(1), _template(2)
+    await Templates(api).ensure(namespace, [never, once])
+    await _start_pod(api, namespace, once.name)
+    async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
+        await sweep.pods.until(lambda store: store.get(namespace, "user"))
+        await api.delete(PODS, "user", namespace=namespace)
+        await sweep.pods.until(lambda store: store.get(namespace, "user") is None)
+        await sweep.sees(never.name, marked=False)
+        await sweep.sees(once.name, marked=False)
+        await sweep.sweeper.mark()
+        for name in (never.name, once.name):
+            await sweep.sees(name, marked=True)
+        assert await sweep.sweeper.mark() == []
+        sweep.clock.seconds += MINIMUM_GRACE
+        assert [due.name for due in await sweep.sweeper.mark()] == [never.name]
+        await sweep.sweeper.sweep()
+        assert await _stored(api, namespace, never.name) is None
+        sweep.clock.seconds += 2 * MINIMUM_GRACE
+        assert [due.name for due in await sweep.sweeper.mark() if due.name == once.name]
+
+
 async def test_a_mark_counts_from_when_this_controller_first_saw_it(api: Api, namespace: str) -> None:
     template = _template()
     await Templates(api).ensure(namespace, [template])
@@ -316,7 +345,7 @@ async def test_admission_between_the_decision_and_the_delete_keeps_the_template(
         told = Told(templates.watch.store)
         await templates.ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
-        await told.until(lambda store: store.get(namespace, template.name) is True)
+        await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
 
         await templates.ensure(namespace, [template])  # a pod is on its way
         assert not await sweep.sweeper.delete(due)
@@ -332,7 +361,7 @@ async def test_admission_after_the_delete_makes_the_template_again(api: Api, nam
         await templates.ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
         # What admission's watch last told: it is marked.
-        templates.watch.store.put((namespace, template.name), value=True)
+        templates.watch.store.put((namespace, template.name), _known(template, marked=True))
 
         assert await sweep.sweeper.delete(due)
         await templates.ensure(namespace, [template])
@@ -359,7 +388,7 @@ async def test_admission_does_not_trust_a_watch_that_has_been_silent(
     template = _template()
     async with _sweeping(api, namespace) as sweep:
         templates = Templates(api)
-        templates.watch.store.put((namespace, template.name), value=False)  # as it was long ago
+        templates.watch.store.put((namespace, template.name), _known(template, marked=False))  # as it was long ago
         await Templates(api).ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
 
@@ -394,7 +423,7 @@ async def test_admission_between_the_list_of_pods_and_the_delete_keeps_the_templ
         told = Told(templates.watch.store)
         await templates.ensure(namespace, [template])
         due = await sweep.until_due(template.name)
-        await told.until(lambda store: store.get(namespace, template.name) is True)
+        await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
         delete = sweep.sweeper.delete
 
         async def overtaken(each: Due) -> bool:
