@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gpuslice.admission import template_contents
 from gpuslice.admission.template_contents import StoredTemplate
 from gpuslice.admission.template_quota import QuotaError, TemplateQuota
@@ -198,13 +200,19 @@ class Templates:
         key = (namespace, template.name)
         self._quota.reserve(key)
         try:
-            await self._api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
+            stored = await self._api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
         except BaseException as error:
             self._quota.release(key)
             if not (isinstance(error, ApiError) and error.conflict):
                 raise
             return False
         self.created += 1
+        if _decode(stored).digest != template_contents.digest(template.spec):
+            # It drops fields of features that it does not have; the claim would be of all of a GPU's memory.
+            raise TemplateError(
+                f"claim template {namespace}/{template.name}: the API server has stored something else than gpuslice "
+                "gave it; it needs the feature DRAConsumableCapacity, which Kubernetes 1.36 has"
+            )
         return True
 
     async def _keep(self, namespace: str, template: Template) -> bool:
@@ -248,6 +256,9 @@ class Templates:
             marked=new.marked if new else None,
             fresh=self.watch.synced.is_set(),
         )
+
+
+_decode: Final = msgspec.json.Decoder(StoredTemplate).decode
 
 
 def is_marked(template: HasMetadata) -> bool:

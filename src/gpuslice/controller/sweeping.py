@@ -1,7 +1,9 @@
 """Removes claim templates that no pod refers to. `gpuslice.admission.templates` says why no pod loses one.
 
 A template that this process never saw a pod use was made for a pod that did not come, and is removed after the shortest
-grace that is safe. One that pods have used is likely to be needed again, by the next run of a job, and is kept longer.
+grace that is safe. One that pods have used is likely to be needed again, by the next run of a job, and is kept longer,
+unless its namespace has many of these: admission makes no new ones where too many are unused
+(`gpuslice.admission.template_quota`).
 
 How long a template has been marked is measured by this process's own clock, from when it first saw that version: the
 clocks of two controllers may differ, and a new leader rather waits a little longer. The time in the annotation is for
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from gpuslice.admission.template_quota import MOST_UNUSED
 from gpuslice.admission.templates import ADMISSION, LABELS, MADE_BY, MINIMUM_GRACE, STALENESS, UNUSED_SINCE, is_marked
 from gpuslice.controller.references import References, list_referenced
 from gpuslice.kube.errors import ApiError, UnreachableError
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from gpuslice.kube.store import Key
 
 DEFAULT_GRACE: Final = 600.0
+#: Unused templates of one namespace that are kept for longer than the shortest grace.
+_MOST_KEPT: Final = MOST_UNUSED // 2
 _INTERVAL_SECONDS: Final = 30.0
 
 
@@ -100,6 +106,7 @@ class Sweeper:
         known = dict(templates)
         self._marked = {key: seen for key, seen in self._marked.items() if key in known}
         self.references.seen &= known.keys()
+        unused = Counter(namespace for (namespace, _), template in templates if template.marked)
         for key, template in templates:
             used = self.references.has(key)
             if used == template.marked:
@@ -109,9 +116,13 @@ class Sweeper:
                 version, since = self._marked.get(key, ("", 0.0))
                 if version != template.version:
                     self._marked[key] = (template.version, self._clock())
-                elif self._clock() - since >= (self._grace if key in self.references.seen else MINIMUM_GRACE):
+                elif self._clock() - since >= self._grace_of(key, unused[key[0]]):
                     due.append(Due(*key, template.uid, template.version))
         return due
+
+    def _grace_of(self, key: Key, unused_in_namespace: int) -> float:
+        kept = key in self.references.seen and unused_in_namespace <= _MOST_KEPT
+        return self._grace if kept else MINIMUM_GRACE
 
     async def remove(self, due: Sequence[Due]) -> None:
         """Deletes those that no pod needs, unless they were touched since."""

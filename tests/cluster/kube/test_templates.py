@@ -16,6 +16,7 @@ from gpuslice.admission import template_contents
 from gpuslice.admission import templates as admission_templates
 from gpuslice.admission.backends import dra
 from gpuslice.admission.templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
+from gpuslice.controller import sweeping
 from gpuslice.controller.sweeping import Due, Sweeper
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
@@ -282,6 +283,44 @@ async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_w
         assert await _stored(api, namespace, never.name) is None
         sweep.clock.seconds += 2 * MINIMUM_GRACE
         assert [due.name for due in await sweep.sweeper.mark() if due.name == once.name]
+
+
+async def test_used_templates_are_kept_no_longer_than_others_where_there_are_many(
+    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_MOST_KEPT", 2)
+    wanted = [_template(size) for size in (1, 2, 3)]
+    await Templates(api).ensure(namespace, wanted)
+    async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
+        for template in wanted:
+            await sweep.sees(template.name, marked=False)
+            sweep.sweeper.references.seen.add((namespace, template.name))
+        await sweep.sweeper.mark()
+        for template in wanted:
+            await sweep.sees(template.name, marked=True)
+        await sweep.sweeper.mark()
+        sweep.clock.seconds += MINIMUM_GRACE
+        due = await sweep.sweeper.mark()
+        assert {each.name for each in due} == {template.name for template in wanted}
+        await sweep.sweeper.remove(due[:1])
+        await sweep.templates.until(lambda store: store.get(namespace, due[0].name) is None)
+        assert await sweep.sweeper.mark() == []
+
+
+async def test_a_template_that_the_api_server_stores_otherwise_is_an_error(
+    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that lacks a feature: it drops the fields that it does not know."""
+    call = api.call
+
+    async def without_capacity(method: str, path: str, **more: Any) -> bytes:  # noqa: ANN401 - passed on
+        if method == "POST":
+            del more["body"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
+        return await call(method, path, **more)
+
+    monkeypatch.setattr(api, "call", without_capacity)
+    with pytest.raises(TemplateError, match="it needs the feature DRAConsumableCapacity"):
+        await Templates(api).ensure(namespace, [_template()])
 
 
 async def test_a_mark_counts_from_when_this_controller_first_saw_it(api: Api, namespace: str) -> None:
