@@ -71,6 +71,20 @@ def test_naming_a_request_of_a_claim_changes_nothing() -> None:
     denied(pod(_asking("a"), _asking("b"), greedy), under({"maximum": _LIMIT}))
 
 
+def test_slices_that_were_asked_for_in_several_dialects_are_added_up() -> None:
+    asked = pod(
+        container("a", {"nvidia.com/gpumem": 3000}),
+        container("b", {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 12}),
+        container("c"),
+        _naming("greedy", "gpuslice-0", "gpuslice-1", "gpuslice-2"),
+        annotations={"gpu-memory": "3000", "gpu-fraction-container-name": "c"},
+    )
+    context = under({"maximum": {"memory": "4Gi"}})
+    assert "spec.containers[3].resources.claims: what the container holds comes to 9072Mi" in denied(asked, context)
+    asked["spec"]["containers"].pop()
+    assert len(admitted(asked, context)["spec"]["resourceClaims"]) == 3
+
+
 def test_one_claim_of_another_container_is_within_the_maximum() -> None:
     asked = pod(_asking("a"), _naming("helper", "gpuslice-0"))
     made = admitted(asked, under({"maximum": _LIMIT}))
@@ -209,3 +223,5 @@ def test_no_other_part_of_a_pod_can_hold_a_claim(webhook: Served) -> None:
     for whole in ({"claims": [{"name": "x"}, {"name": "y"}]}, {"limits": {"nvidia.com/gpu-shared": "8"}}):
         with pytest.raises(ClusterError, match=r"spec\.resources"):
             _create(webhook, pod(container("a"), resourceClaims=claims, resources=whole))
+    with pytest.raises(ClusterError, match="Overhead"):
+        _create(webhook, pod(container("a"), overhead={"nvidia.com/gpu-shared": "8"}))
