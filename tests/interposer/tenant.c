@@ -428,7 +428,23 @@ static void CUDA_CB hold_up(void *unused) {
     }
 }
 
+/* Closes the descriptors of the session's cells, as a program that closes what it does not know. */
+static CUresult hide_cells(void) {
+    int closed = 0;
+    for (int descriptor = 3; descriptor < 1024; descriptor++) {
+        char path[64], link[64] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        if (readlink(path, link, sizeof link - 1) > 0 && strncmp(link, "/memfd:gpuslice-cells", 21) == 0) {
+            closed += close(descriptor) == 0;
+        }
+    }
+    return closed == 1 ? CUDA_SUCCESS : (CUresult)-1;
+}
+
 static CUresult act(const char *what) {
+    if (strcmp(what, "hide-cells") == 0) {
+        return hide_cells();
+    }
     if (strcmp(what, "hold-up-stream") == 0) {
         atomic_store(&held_up, 1);
         return CALL(cuLaunchHostFunc)(stream, hold_up, NULL);

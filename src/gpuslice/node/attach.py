@@ -201,7 +201,7 @@ class AttachServer:
             raise AttachRefusedError(page.ATTACH_UNKNOWN, "there is no such session (it may have been released)")
         if not hmac.compare_digest(session.record.token.encode(), request.token):
             raise AttachRefusedError(page.ATTACH_DENIED, "the token is not the session's")
-        if not session.settled:
+        if not session.settled or time.monotonic() < session.closed_until:
             raise AttachRefusedError(page.ATTACH_BROKEN, "the agent is still taking the session up: ask again")
         return session
 

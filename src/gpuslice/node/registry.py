@@ -39,6 +39,9 @@ _BROKEN: Final = ".broken-"
 _START_SECONDS: Final = 0.5
 _SEARCH_SECONDS: Final = 10.0
 
+#: In which NVML is asked several times what processes hold whose cells are lost.
+_COUNTING_SECONDS: Final = 3.0
+
 _RESERVE: Final = 64  # descriptors that no session gets: logs, metrics, the admin socket
 
 _STORAGE_ERRORS: Final = {
@@ -162,6 +165,7 @@ class Registry:
         for identity, size in session.settle(None if descriptor is None else Cells(descriptor, session.gpu_count)):
             self._audit.write("recover", session_id=session.id, pid=identity.pid, size=size)
         if lost:
+            session.closed_until = time.monotonic() + _COUNTING_SECONDS
             self._audit.write(
                 "replace_cells",
                 result="error",

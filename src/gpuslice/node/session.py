@@ -106,6 +106,8 @@ class Session:
         self.owner_pidfd: int | None = None
         #: Whether `cells` are decided on. Until then they stand in for those that processes have from an earlier agent.
         self.settled = False
+        #: No process gets a slot before that (CLOCK_MONOTONIC): what those without cells hold is being counted.
+        self.closed_until = 0.0
         self.attached = AttachedFile(folder / "attached", self.gpu_count)
         try:
             self.cells = make_cells(self.gpu_count)

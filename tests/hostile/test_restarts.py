@@ -1,0 +1,99 @@
+"""Programs that are stopped, hide from a next agent or are surprised by it: the limit holds, and the others go on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.interposer.conftest import build, client, make_node, node
+from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
+from tests.interposer.test_faults import Watch
+from tests.native.inside import python_path
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.interposer.conftest import Build
+    from tests.interposer.node import Node
+
+__all__ = ["build", "client", "make_node", "node"]  # fixtures of tests/interposer
+
+LIMIT = 64 * MIB
+PROCESSES = 4
+STOPS = 40
+_OBSERVER = """
+import sys, pynvml as n
+n.nvmlInit()
+device = n.nvmlDeviceGetHandleByIndex(0)
+for line in sys.stdin:
+    print(n.nvmlDeviceGetMemoryInfo(device).used, flush=True)
+"""
+
+
+def state(process: subprocess.Popen[str]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_processes_that_are_stopped_in_the_middle_of_an_allocation_are_in_nobodys_way(node: Node, build: Build) -> None:
+    chance = random.Random(7)  # noqa: S311 - the same every time
+    session = node.session(LIMIT)
+    program = build(Path(__file__).with_name("allocating.c"), node.machine.machine.libraries / "libcuda.so.1")
+    started = [node.start([program, str(number)], session) for number in range(PROCESSES)]
+    tenants = [Tenant(process, greets=False) for process in started]
+    with Watch(node) as watch:
+        for _ in range(STOPS):
+            stopped = chance.randrange(PROCESSES)
+            started[stopped].send_signal(signal.SIGSTOP)
+            eventually(lambda: state(started[stopped]) == "T", "it is stopped")  # noqa: B023 - called at once
+            for number, other in enumerate(tenants):
+                if number != stopped:
+                    assert other.read() == "on"
+            started[stopped].send_signal(signal.SIGCONT)
+        # Ended while it is stopped, it is cleared as any other.
+        started[0].send_signal(signal.SIGSTOP)
+        eventually(lambda: state(started[0]) == "T")
+        started[0].kill()
+        eventually(lambda: len(node.client.show(session.id).processes) == PROCESSES - 1)
+        assert tenants[1].read() == "on"
+    assert LIMIT // 4 < watch.most <= LIMIT
+    for process in started:
+        process.kill()
+    eventually(lambda: node.held(session) == [0])
+    node.tenant(session).fill("linear", LIMIT, times=1)
+
+
+def test_a_program_that_hides_its_cells_from_the_next_agent_gets_no_more_and_its_memory_counts(node: Node) -> None:
+    session = node.session(LIMIT)
+    hiding = node.tenant(session)
+    hiding.fill("linear", LIMIT // 2, times=1)
+    assert hiding.do("hide-cells") == 0
+    assert node.agent is not None
+    node.agent.kill()
+    node.agent.start()
+    eventually(lambda: node.agent is not None and node.agent.audit("replace_cells"), "the search ends")
+    assert hiding.take("linear", 512) == OUT_OF_MEMORY
+    other = node.tenant(session)
+    eventually(lambda: other.take("linear", MIB) == 0, "the session is served")
+    assert other.take("linear", LIMIT // 2) == OUT_OF_MEMORY
+    assert hiding.give("free", 0) == 0
+    eventually(lambda: other.take("linear", LIMIT // 2) == 0, "what it gave back")
+    assert "did not find this process's part of the session" in hiding.close()
+
+
+def test_an_observer_follows_the_session_to_its_new_cells(node: Node) -> None:
+    session = node.session(LIMIT)
+    observer = Tenant(node.start([sys.executable, "-c", _OBSERVER], session, python_path()), greets=False)
+    first = node.tenant(session)
+    first.fill("linear", 8 * MIB, times=1)
+    eventually(lambda: int(observer.ask("")) == 8 * MIB)
+    assert node.agent is not None
+    node.agent.kill()
+    first.kill()  # the last that had them
+    node.agent.start()
+    second = node.tenant(session)
+    second.fill("linear", 16 * MIB, times=1)
+    eventually(lambda: int(observer.ask("")) == 16 * MIB, "the observer's look at the new cells")
