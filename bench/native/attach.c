@@ -49,8 +49,7 @@ static int attach(const char *path, const char *session, const char *token) {
     memcpy(descriptors, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptors);
     void *page = mmap(NULL, GPUSLICE_CONTROL_BYTES, PROT_READ, MAP_SHARED, descriptors[0], 0);
     void *cells = mmap(NULL, gpuslice_cells_bytes(answer.gpu_count), PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[1], 0);
-    close(descriptors[0]);
-    close(descriptors[1]);
+    close(descriptors[0]); /* that of the cells stays open, for an agent that is started again */
     return page == MAP_FAILED || cells == MAP_FAILED ? -1 : 0;
 }
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.model.sessions import is_id
 from gpuslice.node import page, sockets
 from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
+from gpuslice.node.hang_ups import MAX_BACKLOG
 from gpuslice.node.registry import boottime
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class AttachServer:
         max_pending: int,
     ) -> None:
         self._registry = registry
+        self._hang_ups = registry.hang_ups
         self._view = view
         self._audit = audit
         self._log = log
@@ -93,6 +95,9 @@ class AttachServer:
     # ---- connections ----
 
     def _accept(self) -> None:
+        if self._hang_ups.backlog > MAX_BACKLOG:
+            self._pause()
+            return
         for _ in range(_ACCEPTS):
             try:
                 connection, _address = self._listener.accept()
@@ -105,7 +110,7 @@ class AttachServer:
             connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
             if len(self._pending) >= self._max_pending or not self._registry.has_descriptors(len(self._pending) + 1):
                 if not self._pending:  # what is left is for those who are attached, and for giving back
-                    connection.close()
+                    self._hang_ups.close(connection)
                     continue
                 self._drop(next(iter(self._pending.values())))
             pending = _Pending(connection)
@@ -123,6 +128,9 @@ class AttachServer:
         if self._pending:
             self._drop(next(iter(self._pending.values())))
             return
+        self._pause()
+
+    def _pause(self) -> None:
         self._loop.remove_reader(self._listener)
         self._loop.call_later(_PAUSE_SECONDS, self._resume)
 
@@ -132,7 +140,7 @@ class AttachServer:
 
     def _drop(self, pending: _Pending) -> None:
         self._forget(pending)
-        pending.connection.close()
+        self._hang_ups.close(pending.connection)
 
     def _forget(self, pending: _Pending) -> None:
         if pending.watched:
@@ -149,7 +157,7 @@ class AttachServer:
 
     def _receive(self, pending: _Pending) -> None:
         try:
-            content = pending.connection.recv(page.ATTACH_BYTES - len(pending.received))
+            content = self._hang_ups.receive(pending.connection, page.ATTACH_BYTES - len(pending.received))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -174,7 +182,7 @@ class AttachServer:
             self._check_pod(session, peer)
             if request is not None and request.flags & page.ATTACH_OBSERVER:
                 self._send(connection, session, page.NO_SLOT)
-                connection.close()
+                self._hang_ups.close(connection)
                 return
             process = self._attach(connection, session, peer, int(pending.since * _TICKS))
         except AttachRefusedError as refusal:
@@ -277,13 +285,13 @@ class AttachServer:
         except OSError:
             pass  # it did not wait for the answer
         finally:
-            connection.close()
+            self._hang_ups.close(connection)
 
     def _connection_ended(self, process: Process) -> None:
         """The process ended (then its pidfd says so too), became another program, or closed what it did not know."""
         assert process.connection is not None
         self._loop.remove_reader(process.connection.fileno())
-        process.connection.close()
+        self._hang_ups.close(process.connection)
         process.connection = None
         self._mappings.connection_ended(process)
 

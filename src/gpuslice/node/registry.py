@@ -17,6 +17,7 @@ from gpuslice.node import processes
 from gpuslice.node.cells import Cells
 from gpuslice.node.cells_search import CellsSearch, Wanted
 from gpuslice.node.errors import AgentError, BrokenSessionError
+from gpuslice.node.hang_ups import HangUps
 from gpuslice.node.records import SessionRecord, synchronize
 from gpuslice.node.session import Process, Session, write_session
 from gpuslice.node.totals import TotalsFile
@@ -44,6 +45,7 @@ _COUNTING_SECONDS: Final = 3.0
 
 _RESERVE: Final = 64  # descriptors that no session gets: logs, metrics, the admin socket
 
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _STORAGE_ERRORS: Final = {
     errno.ENOSPC: ("no_space", "make room, or give the agent another folder with --state"),
     errno.EDQUOT: ("no_space", "raise the quota, or give the agent another folder with --state"),
@@ -81,6 +83,7 @@ class Registry:
         self.processes: dict[tuple[int, str], Process] = {}
         self._by_pid: dict[int, list[Process]] = {}
         self._search = CellsSearch()
+        self.hang_ups = HangUps()
         #: Sessions whose cells are being searched for, and until when.
         self._unsettled: dict[str, float] = {}
         self.totals = TotalsFile(state.totals)
@@ -202,7 +205,7 @@ class Registry:
 
     def has_descriptors(self, pending: int = 0) -> bool:
         """Whether there is room for one more session or process: a process costs two, a session up to four."""
-        in_use = 2 * len(self.processes) + 4 * len(self.sessions) + pending
+        in_use = 2 * len(self.processes) + 4 * len(self.sessions) + pending + self.hang_ups.backlog
         return in_use + _RESERVE <= self._max_descriptors
 
     def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
@@ -238,16 +241,22 @@ class Registry:
     def release(self, session: Session, reason: str) -> None:
         """Forgets the session. Processes that are still attached keep what they hold and get no more."""
         grave = f"{_GONE}{session.id}-{secrets.token_hex(8)}"
+        folder = self._state.sessions / grave
         try:
-            session.folder.rename(self._state.sessions / grave)
+            session.folder.rename(folder)
         except OSError as error:
-            raise storage_error(f"session {session.id} cannot be released", error) from None
+            if error.errno not in _NO_SPACE:
+                raise storage_error(f"session {session.id} cannot be released", error) from None
+            folder = session.folder  # not even a name finds room
         session.say_released()
         del self.sessions[session.id]
         self._unsettled.pop(session.id, None)
-        self.totals.add(grave, session.use())
+        try:
+            self.totals.add(grave, session.use())
+        except OSError as error:
+            self._log.error("totals are not written down", session_id=session.id, reason=error.strerror)
         self._let_go(session)
-        shutil.rmtree(self._state.sessions / grave, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
 
     def _let_go(self, session: Session) -> None:
@@ -331,7 +340,7 @@ class Registry:
         os.close(process.pidfd)
         if process.connection is not None:
             self._loop.remove_reader(process.connection.fileno())
-            process.connection.close()
+            self.hang_ups.close(process.connection)
             process.connection = None
 
     def watch_owner(self, session: Session, pidfd: int | None) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.node import processes
 from gpuslice.node.errors import AgentError
+from gpuslice.node.hang_ups import refuse_descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpuslice.node.attached import Identity
 
 _SO_PEERPIDFD: Final = 77
-_SO_PASSRIGHTS: Final = 83
 _CREDENTIALS: Final = struct.Struct("=iII")
 _LONGEST_PATH: Final = 107
 _BACKLOG: Final = 4096
@@ -43,9 +42,7 @@ def listen(path: Path) -> socket.socket:
     new.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # Descriptors that are sent here would be closed here, which waits as long as their owner wants: SO_LINGER.
-        with suppress(OSError):  # Linux before 6.16
-            listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        refuse_descriptors(listener)
         listener.bind(str(new))
         new.chmod(0o666)
         listener.listen(_BACKLOG)

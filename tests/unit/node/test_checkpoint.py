@@ -21,6 +21,7 @@ from gpuslice.node.checkpoint import (
     PreparedSession,
 )
 from gpuslice.node.errors import AgentError
+from gpuslice.node.records import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,19 +175,18 @@ def test_killed_while_it_is_taken_apart(
     claims = [claim("1"), claim("2"), claim("3")]
     (tmp_path / "claims.json").write_bytes(single_file(*claims))
     written = 0
-    real = checkpoint.write_durably
 
     def dying(path: Path, content: bytes) -> None:
         nonlocal written
         if written == killed_after:
             raise KeyboardInterrupt
         written += 1
-        real(path, content)
+        write_durably(path, content)
 
     monkeypatch.setattr(checkpoint, "write_durably", dying)
     with pytest.raises(KeyboardInterrupt):
         opened()
-    monkeypatch.setattr(checkpoint, "write_durably", real)
+    monkeypatch.setattr(checkpoint, "write_durably", write_durably)
     assert opened().claims == {each.uid: each for each in claims}
 
 
