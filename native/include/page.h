@@ -106,6 +106,7 @@ static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {
 #define GPUSLICE_ATTACH_MAGIC 0x4843415454414c53ull
 
 #define GPUSLICE_ATTACH_OBSERVER 1u /* wants to read the pages and needs no slot: NVML's stand-in */
+#define GPUSLICE_ATTACH_PROCESSES 2u /* wants to know the session's processes, and nothing else */
 #define GPUSLICE_NO_SLOT 0xffffffffu
 
 struct gpuslice_attach {
@@ -127,6 +128,12 @@ struct gpuslice_attached { /* with status OK, two descriptors travel with it: co
     uint32_t version, status;
     uint32_t slot, gpu_count;
     char message[104]; /* for a person, zero-terminated */
+};
+
+/* To GPUSLICE_ATTACH_PROCESSES no descriptor comes, `slot` is the number of processes, and after the answer come as many: */
+struct gpuslice_process {
+    uint32_t pid;     /* as the machine knows it */
+    uint32_t own_pid; /* as whoever asked knows it; 0 if it does not see it */
 };
 _Static_assert(sizeof(struct gpuslice_attach) == 208 && sizeof(struct gpuslice_attached) == 128, "fixed sizes");
 

@@ -241,9 +241,9 @@ static int connect_to(const char *path) {
     return connection;
 }
 
-static bool send_request(int connection, const struct parameters *parameters, bool observer) {
+static bool send_request(int connection, const struct parameters *parameters, uint32_t flags) {
     struct gpuslice_attach request = {.magic = GPUSLICE_ATTACH_MAGIC, .version = GPUSLICE_PAGE_VERSION,
-                                      .flags = observer ? GPUSLICE_ATTACH_OBSERVER : 0};
+                                      .flags = flags};
     memcpy(request.session, parameters->session, sizeof request.session);
     memcpy(request.token, parameters->token, sizeof request.token);
     ssize_t sent;
@@ -396,7 +396,7 @@ static const char *attach_one(const struct parameters *parameters, bool observer
     struct gpuslice_attached answer;
     int descriptors[2] = {-1, -1};
     const char *why;
-    if (!send_request(connection, parameters, observer) || !receive_answer(connection, &answer, descriptors) ||
+    if (!send_request(connection, parameters, observer ? GPUSLICE_ATTACH_OBSERVER : 0) || !receive_answer(connection, &answer, descriptors) ||
         answer.magic != GPUSLICE_ATTACH_MAGIC || answer.version != GPUSLICE_PAGE_VERSION) {
         why = "the agent did not answer the attach request";
     } else if (answer.status != GPUSLICE_ATTACH_OK) {
@@ -510,4 +510,51 @@ bool session_attach(bool observer) {
     pthread_mutex_unlock(&attach_lock);
     errno = saved_errno;
     return attached;
+}
+
+/* ---- who else is there ---- */
+
+static bool receive_all(int connection, void *to, size_t size) {
+    size_t received = 0;
+    while (received < size) {
+        ssize_t part = recv(connection, (char *)to + received, size - received, 0);
+        if (part == -1 && errno == EINTR) {
+            continue;
+        }
+        if (part <= 0) {
+            return false;
+        }
+        received += (size_t)part;
+    }
+    return true;
+}
+
+static uint32_t list_processes(const struct parameters *parameters, struct gpuslice_process *found, uint32_t most) {
+    struct gpuslice_attached answer;
+    uint32_t count = 0;
+    int connection = connect_to(parameters->socket);
+    if (connection == -1) {
+        return 0;
+    }
+    if (send_request(connection, parameters, GPUSLICE_ATTACH_PROCESSES) && receive_all(connection, &answer, sizeof answer) &&
+        answer.magic == GPUSLICE_ATTACH_MAGIC && answer.version == GPUSLICE_PAGE_VERSION &&
+        answer.status == GPUSLICE_ATTACH_OK && answer.slot <= GPUSLICE_SLOTS) {
+        uint32_t wanted = answer.slot < most ? answer.slot : most;
+        count = receive_all(connection, found, wanted * sizeof *found) ? wanted : 0;
+    }
+    close(connection);
+    return count;
+}
+
+uint32_t session_processes(struct gpuslice_process *found, uint32_t most) {
+    struct parameters parameters[SESSION_MOST];
+    uint32_t sessions, count = 0;
+    int saved_errno = errno;
+    if (find_parameters(parameters, &sessions) == NULL) {
+        for (uint32_t i = 0; i < sessions && count < most; i++) {
+            count += list_processes(&parameters[i], found + count, most - count);
+        }
+    }
+    errno = saved_errno;
+    return count;
 }

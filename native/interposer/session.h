@@ -41,6 +41,9 @@ void session_refresh(void);
 /* The process's number for the GPU; NO_GPU when no session has a share of it. Only once attached. */
 uint32_t session_find(const uint8_t uuid[16]);
 
+/* The processes of all sessions, asked of the agent now; no more than `most`. 0 if there is no answer. */
+uint32_t session_processes(struct gpuslice_process *found, uint32_t most);
+
 /* One line on stderr, once per reason. */
 enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_CELLS_LOST, COMPLAINT_FOREIGN_GPU, COMPLAINTS };
 void session_complain(enum session_complaint complaint, const char *why);

@@ -5,6 +5,7 @@ What the loop reads is the kernel's count for its thread, so that nothing here d
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -153,3 +154,18 @@ async def test_stuck_reads_are_bounded() -> None:
         assert stuck == 16
     finally:
         never.set()
+
+
+async def test_a_read_that_ends_as_it_is_cancelled_is_cancelled() -> None:
+    """Or the agent would wait for ever for the work that it stops."""
+    thread, go = InspectionThread(), threading.Event()
+    task = asyncio.ensure_future(thread.run(go.wait))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    go.set()
+    for left in threading.enumerate():
+        if left.name == "inspection":
+            left.join()  # its result is on its way to the loop
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task

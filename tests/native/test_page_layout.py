@@ -20,6 +20,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "gpuslice_cell": page.Cell,
     "gpuslice_attach": page.Attach,
     "gpuslice_attached": page.Attached,
+    "gpuslice_process": page.ProcessNumbers,
 }
 #: Cells' words: nothing, some of it spare, all of it, more than there is, and every bit set.
 WORDS = (0, 100, 100 | 30 << 36, 100 | 100 << 36 | 5 << 52, 100 | 101 << 36, 2**36 - 1, 2**64 - 1)
@@ -44,6 +45,7 @@ CONSTANTS = {
     "GPUSLICE_BYTES_MASK": page.BYTES_MASK,
     "GPUSLICE_ATTACH_MAGIC": page.ATTACH_MAGIC,
     "GPUSLICE_ATTACH_OBSERVER": page.ATTACH_OBSERVER,
+    "GPUSLICE_ATTACH_PROCESSES": page.ATTACH_PROCESSES,
     "GPUSLICE_NO_SLOT": page.NO_SLOT,
     "GPUSLICE_ATTACH_OK": page.ATTACH_OK,
     "GPUSLICE_ATTACH_DENIED": page.ATTACH_DENIED,

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import is_id
-from gpuslice.node import page, sockets
+from gpuslice.node import page, process_numbers, processes, sockets
 from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
 from gpuslice.node.hang_ups import MAX_BACKLOG
 from gpuslice.node.registry import boottime
@@ -85,6 +85,7 @@ class AttachServer:
         self._loop = asyncio.get_running_loop()
         self._mappings = mappings
         self._surroundings = surroundings
+        self._numbers = process_numbers.ProcessNumbers()
         self._max_pending = max_pending
         self._pending: dict[int, _Pending] = {}
         self._complained = 0.0
@@ -180,6 +181,10 @@ class AttachServer:
         try:
             session = self._find(session_id, request)
             self._check_pod(session, peer)
+            if request is not None and request.flags & page.ATTACH_PROCESSES:
+                self._send_processes(connection, session, peer, int(pending.since * _TICKS))
+                connection.close()
+                return
             if request is not None and request.flags & page.ATTACH_OBSERVER:
                 self._send(connection, session, page.NO_SLOT)
                 self._hang_ups.close(connection)
@@ -264,6 +269,18 @@ class AttachServer:
                 os.close(tenant_cells)
         finally:
             os.close(control)
+
+    def _send_processes(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> None:
+        found = sockets.identify_peer(connection, peer, connected_ticks)
+        if found is None:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the process has ended")
+        identity, pidfd = found
+        with processes.closing(pidfd):
+            numbers = self._numbers.of(session, process_numbers.look_up(identity.pid, pidfd))
+        answer = page.Attached(
+            magic=page.ATTACH_MAGIC, version=page.VERSION, status=page.ATTACH_OK, slot=len(numbers), gpu_count=0
+        )
+        connection.send(bytes(answer) + b"".join(map(bytes, numbers)))  # 4 KiB at most: all or nothing
 
     def _refuse(self, connection: socket.socket, refusal: AttachRefusedError, session_id: str, peer: Peer) -> None:
         self.refused += 1

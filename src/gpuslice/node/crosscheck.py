@@ -137,7 +137,8 @@ class CrossCheck:
             if not self._wanted.is_set():
                 self._looked.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), max(0.01, self._interval - (time.monotonic() - started)))
+                async with asyncio.timeout(max(0.01, self._interval - (time.monotonic() - started))):
+                    await self._wanted.wait()
 
     # ---- one look ----
 

@@ -34,6 +34,7 @@ BYTES_MASK: Final = 2**45 - 1
 
 ATTACH_MAGIC: Final = 0x4843415454414C53
 ATTACH_OBSERVER: Final = 1
+ATTACH_PROCESSES: Final = 2
 NO_SLOT: Final = 2**32 - 1
 ATTACH_OK: Final = 0
 ATTACH_DENIED: Final = 1
@@ -113,6 +114,14 @@ class Attached(ctypes.Structure):
 
 
 CELL_BYTES: Final = ctypes.sizeof(Cell)
+
+
+class ProcessNumbers(ctypes.Structure):
+    """struct gpuslice_process."""
+
+    _fields_ = (("pid", ctypes.c_uint32), ("own_pid", ctypes.c_uint32))
+
+
 ATTACH_BYTES: Final = ctypes.sizeof(Attach)
 ATTACHED_BYTES: Final = ctypes.sizeof(Attached)
 SLOT_BYTES: Final = LANES * CELL_BYTES

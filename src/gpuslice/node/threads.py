@@ -72,7 +72,8 @@ class InspectionThread:
                 raise InspectionTimeoutError("an earlier read of /proc has not ended")
             future, thread = _start(work, "inspection")
             try:
-                return await asyncio.wait_for(future, seconds)
+                async with asyncio.timeout(seconds):  # wait_for would forget that it was cancelled (CPython 86296)
+                    return await future
             except TimeoutError:
                 self._stuck[tenant] = thread
                 raise InspectionTimeoutError("a read of /proc takes too long") from None
