@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 V = TypeVar("V")
+I = TypeVar("I", bound="Hashable")  # noqa: E741 - of an index
 
 #: Namespace (empty for objects of the cluster) and name.
 Key = tuple[str, str]
 
 
 class Store(Generic[V]):
-    """By namespace and name. Whoever listens hears of each change once, with the value before and after it.
+    """By namespace and name. Each listener hears of each change once, with the value before and after it; one that
+    fails is logged and counted, and the others hear of the change all the same.
 
     With a limit, what comes when it is full is not kept: for users that can do with less than all.
     """
 
     def __init__(self, limit: int | None = None) -> None:
+        #: How often a listener or an index failed.
+        self.failures = 0
         self._values: dict[Key, V] = {}
         self._limit = limit
+        self._indexes: list[Index[Any, V]] = []
         self._listeners: list[Callable[[Key, V | None, V | None], None]] = []
 
     def listen(self, listener: Callable[[Key, V | None, V | None], None]) -> None:
         """Calls it with key, old value and new value; None is an object that is not there."""
         self._listeners.append(listener)
+
+    def index(self, keys: Callable[[Key, V], Iterable[I]]) -> Index[I, V]:
+        """The objects by other keys than their names. It is up to date before any listener hears of a change."""
+        index: Index[I, V] = Index(self._values, keys)
+        for key, value in self._values.items():
+            self._call(index.update, key, None, value)
+        self._indexes.append(index)
+        return index
 
     def get(self, namespace: str, name: str) -> V | None:
         return self._values.get((namespace, name))
@@ -54,8 +69,10 @@ class Store(Generic[V]):
         else:
             self._values[key] = value
         if old is not value and old != value:
+            for index in self._indexes:
+                self._call(index.update, key, old, value)
             for listener in self._listeners:
-                listener(key, old, value)
+                self._call(listener, key, old, value)
 
     def replace(self, values: Mapping[Key, V]) -> None:
         """These are all objects there are."""
@@ -63,3 +80,63 @@ class Store(Generic[V]):
             self.put(key, None)
         for key, value in values.items():
             self.put(key, value)
+
+    def _call(
+        self, listener: Callable[[Key, V | None, V | None], None], key: Key, old: V | None, new: V | None
+    ) -> None:
+        try:
+            listener(key, old, new)
+        except Exception:  # noqa: BLE001 - one that fails must neither stop the watch nor the other listeners
+            self.failures += 1
+            structlog.get_logger().exception("a listener of a watch failed", namespace=key[0], name=key[1])
+
+
+class Index(Generic[I, V]):
+    """The objects of a store by keys that are worked out of each. The store keeps it up to date."""
+
+    def __init__(self, values: Mapping[Key, V], keys: Callable[[Key, V], Iterable[I]]) -> None:
+        self._values = values
+        self._work_out = keys
+        #: Of each index key the objects that have it, in the order in which they came; and of each object its keys.
+        self._objects: dict[I, dict[Key, None]] = {}
+        self._keys: dict[Key, tuple[I, ...]] = {}
+
+    def __iter__(self) -> Iterator[I]:
+        return iter(self._objects)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def keys(self, key: I) -> list[Key]:
+        """The names of the objects that have this key."""
+        return list(self._objects.get(key, ()))
+
+    def get(self, key: I) -> list[V]:
+        """The objects that have this key."""
+        return [self._values[name] for name in self._objects.get(key, ())]
+
+    def count(self, key: I) -> int:
+        return len(self._objects.get(key, ()))
+
+    def update(self, name: Key, _old: V | None, new: V | None) -> None:
+        """An object changed. If its keys cannot be worked out, it has none."""
+        for key in self._keys.pop(name, ()):
+            names = self._objects[key]
+            del names[name]
+            if not names:
+                del self._objects[key]
+        if new is None:
+            return
+        keys = tuple(dict.fromkeys(self._work_out(name, new)))
+        if keys:
+            self._keys[name] = keys
+        for key in keys:
+            self._objects.setdefault(key, {})[name] = None
+
+
+def by_namespace(key: Key, _value: object) -> tuple[str]:
+    """For an index: the objects of a namespace."""
+    return (key[0],)

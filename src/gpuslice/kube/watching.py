@@ -60,9 +60,9 @@ class _Bookmark(msgspec.Struct):
     metadata: _BookmarkMetadata
 
 
-_decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
-_decode_change: Final = msgspec.json.Decoder(_Change).decode
-_decode_metadata: Final = msgspec.json.Decoder(ObjectMetadata).decode
+decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
+decode_change: Final = msgspec.json.Decoder(_Change).decode
+decode_metadata: Final = msgspec.json.Decoder(ObjectMetadata).decode
 
 
 class Watch(Generic[ObjectT, V]):
@@ -165,7 +165,7 @@ class Watch(Generic[ObjectT, V]):
             for item in page.items:
                 metadata, value = self._read(item)
                 if value is not None:
-                    values[_key(metadata)] = value
+                    values[key_of(metadata)] = value
         self.store.replace(values)
         self.relists += 1
         self._set_served(served=True)
@@ -210,20 +210,20 @@ class Watch(Generic[ObjectT, V]):
 
     def _apply(self, line: bytes) -> str:
         """Takes one change into the store and says what version that was."""
-        change = _decode_change(line)
+        change = decode_change(line)
         if change.type == "ERROR":
             raise calls.status_error(change.object)
         if change.type == "BOOKMARK":
-            return _decode_bookmark(change.object).metadata.resource_version
+            return decode_bookmark(change.object).metadata.resource_version
         metadata, value = self._read(change.object)
-        self.store.put(_key(metadata), None if change.type == "DELETED" else value)
+        self.store.put(key_of(metadata), None if change.type == "DELETED" else value)
         return metadata.resource_version
 
     def _read(self, document: msgspec.Raw) -> tuple[Metadata, V | None]:
         try:
             found = self._decode(document)
         except msgspec.ValidationError as error:
-            metadata = _decode_metadata(document).metadata
+            metadata = decode_metadata(document).metadata
             self._log.warning(
                 "an object is left out", name=metadata.name, namespace=metadata.namespace, error=str(error)
             )
@@ -257,6 +257,6 @@ class Watch(Generic[ObjectT, V]):
             self.served_changed()
 
 
-def _key(metadata: Metadata) -> Key:
+def key_of(metadata: Metadata) -> Key:
     # Many objects are in few namespaces.
     return sys.intern(metadata.namespace), metadata.name

@@ -1,0 +1,269 @@
+"""Shared informers: one list and watch of a kind of object for all parts of a process that need it.
+
+Each part asks for an informer and says what it needs of an object: a struct that names the fields to decode, and a
+function that makes of it what is kept. Parts that follow the same objects (resource, namespace, selectors) share one
+connection; each has a store of its own, so that nothing is kept which no part needs.
+
+    informers = Informers(api)
+    pods = informers.informer(PODS, PodClaims, templates_of)
+    by_template = pods.store.index(lambda key, names: names)
+    pods.store.listen(lambda key, old, new: queue.add(key))
+    await informers.run()
+
+A part that asks for an informer while others follow the objects already makes the list be read again, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gpuslice.kube import api as calls
+from gpuslice.kube.listing import pages
+from gpuslice.kube.resources import HasMetadata, ObjectMetadata
+from gpuslice.kube.store import Key, Store
+from gpuslice.kube.watching import Watch, decode_bookmark, decode_change, decode_metadata, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from prometheus_client.core import Metric
+
+    from gpuslice.kube.api import Api
+    from gpuslice.kube.resources import Metadata, Resource
+
+ObjectT = TypeVar("ObjectT", bound=HasMetadata)
+V = TypeVar("V")
+
+
+class Informer(Generic[V]):
+    """What one part of the process keeps of the objects that it follows."""
+
+    def __init__(
+        self, watch: ListWatch, kind: type[Any], project: Callable[[Any], V | None], limit: int | None
+    ) -> None:
+        self.resource: Final = watch.resource
+        self.store: Final[Store[V]] = Store(limit)
+        #: Set once everything there is has been seen, and never cleared: old knowledge is better than none.
+        self.synced: Final = asyncio.Event()
+        #: Objects of which `project` could make nothing because it failed.
+        self.failures = 0
+        self.metadata_only: Final = kind is ObjectMetadata
+        self._watch = watch
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._project = project
+        self._log = structlog.get_logger().bind(resource=watch.resource.plural)
+
+    @property
+    def served(self) -> bool:
+        """False while the server does not know the kind at all. That, too, is knowledge: there are no such objects."""
+        return self._watch.served
+
+    def on_served_changed(self, listener: Callable[[], None]) -> None:
+        """Calls it when the server has come to know the kind, or does not know it any more."""
+        self._watch.served_listeners.append(listener)
+
+    def age(self) -> float:
+        """Seconds since the server last spoke of these objects, if only to say that nothing changed: the store is no
+        older than that. Infinite before it spoke at all.
+        """
+        return self._watch.age()
+
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the store is no older than that."""
+        return self._watch.heard_within(seconds)
+
+    def read(self, document: msgspec.Raw) -> tuple[Metadata, V | None]:
+        """The object's metadata, and what is kept of it. An object that cannot be read is left out and logged."""
+        try:
+            found = self._decode(document)
+        except msgspec.ValidationError as error:
+            metadata = decode_metadata(document).metadata
+            self._log.warning(
+                "an object is left out", name=metadata.name, namespace=metadata.namespace, error=str(error)
+            )
+            return metadata, None
+        metadata = found.metadata
+        try:
+            return metadata, self._project(found)
+        except Exception:  # noqa: BLE001 - it must neither stop the watch nor the other informers
+            self.failures += 1
+            self._log.exception(
+                "an object is left out: it cannot be made sense of", name=metadata.name, namespace=metadata.namespace
+            )
+            return metadata, None
+
+
+class ListWatch(Watch[ObjectMetadata, bool]):
+    """One list and watch, for the informers that share it."""
+
+    def __init__(self, api: Api, resource: Resource, *, namespace: str, labels: str, fields: str) -> None:
+        super().__init__(
+            api, resource, ObjectMetadata, lambda _: None, namespace=namespace, labels=labels, fields=fields
+        )
+        self.served_listeners: Final[list[Callable[[], None]]] = []
+        self.served_changed = self._tell_served
+        self.informers: Final[list[Informer[Any]]] = []
+
+    def join(self, kind: type[ObjectT], project: Callable[[ObjectT], V | None], limit: int | None) -> Informer[V]:
+        """From the next list on."""
+        informer: Informer[V] = Informer(self, kind, project, limit)
+        self.informers.append(informer)
+        metadata_only = all(each.metadata_only for each in self.informers)
+        self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
+        self._accept = calls.METADATA if metadata_only else calls.JSON
+        return informer
+
+    def age(self) -> float:
+        return time.monotonic() - self._heard
+
+    async def _list(self) -> str:
+        informers = list(self.informers)
+        found: list[dict[Key, Any]] = [{} for _ in informers]
+        version = ""
+        async for page in pages(self._api, self._path, self._selectors, accept=self._accept_list):
+            if page.first:
+                for values in found:
+                    values.clear()
+            version = page.version
+            for item in page.items:
+                for informer, values in zip(informers, found, strict=True):
+                    metadata, value = informer.read(item)
+                    if value is not None:
+                        values[key_of(metadata)] = value
+        for informer, values in zip(informers, found, strict=True):
+            informer.store.replace(values)
+        self.relists += 1
+        self._set_served(served=True)
+        self._well()
+        for synced in (self.synced, *(informer.synced for informer in informers)):
+            synced.set()
+        return version
+
+    def _apply(self, line: bytes) -> str:
+        change = decode_change(line)
+        if change.type == "ERROR":
+            raise calls.status_error(change.object)
+        if change.type == "BOOKMARK":
+            return decode_bookmark(change.object).metadata.resource_version
+        gone = change.type == "DELETED"
+        for informer in self.informers:
+            metadata, value = informer.read(change.object)
+            informer.store.put(key_of(metadata), None if gone else value)
+        return metadata.resource_version
+
+    def _absent(self) -> None:
+        for informer in self.informers:
+            informer.store.replace({})
+        super()._absent()
+        for informer in self.informers:
+            informer.synced.set()
+
+    def _tell_served(self) -> None:
+        for listener in self.served_listeners:
+            try:
+                listener()
+            except Exception:  # noqa: BLE001 - it must not stop the watch
+                self._log.exception("a listener of a watch failed")
+
+
+class Informers:
+    """All informers of a process."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._watches: dict[tuple[Resource, str, str, str], ListWatch] = {}
+        self._tasks: dict[ListWatch, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def informer(
+        self,
+        resource: Resource,
+        kind: type[ObjectT],
+        project: Callable[[ObjectT], V | None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        limit: int | None = None,
+    ) -> Informer[V]:
+        """The objects of a kind, each as `project` makes it of what `kind` reads; of one for which it gives None,
+        nothing is kept. With ObjectMetadata as the kind, nothing else is asked for.
+        """
+        key = (resource, namespace, labels, fields)
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = ListWatch(self._api, resource, namespace=namespace, labels=labels, fields=fields)
+            self._watches[key] = watch
+        informer = watch.join(kind, project, limit)
+        if self._group is not None:
+            self._start(watch, self._group)
+        return informer
+
+    @property
+    def watches(self) -> Sequence[ListWatch]:
+        return list(self._watches.values())
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for watch in self._watches.values():
+                    self._start(watch, group)
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+            self._tasks.clear()
+
+    async def wait_for_sync(self) -> None:
+        """Returns once everything there is has been seen by every informer that there is now."""
+        for watch in self.watches:
+            for informer in list(watch.informers):
+                await informer.synced.wait()
+
+    def silent(self, seconds: float) -> list[str]:
+        """The resources of which nothing was heard for so long."""
+        return sorted({watch.resource.plural for watch in self.watches if not watch.heard_within(seconds)})
+
+    def _start(self, watch: ListWatch, group: asyncio.TaskGroup) -> None:
+        if (running := self._tasks.get(watch)) is not None:
+            running.cancel()  # it never takes another step that changes a store: the new one lists everything
+        self._tasks[watch] = group.create_task(watch.run(), name=f"watch-{watch.resource.plural}")
+
+
+class InformerCollector(Collector):
+    """The metrics of a process's informers, by resource."""
+
+    def __init__(self, informers: Informers) -> None:
+        self._informers = informers
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        by_resource: dict[str, list[ListWatch]] = {}
+        for watch in self._informers.watches:
+            by_resource.setdefault(watch.resource.plural, []).append(watch)
+        label = ["resource"]
+        relists = CounterMetricFamily("gpuslice_watch_relists", "Times that all was listed.", labels=label)
+        failures = CounterMetricFamily("gpuslice_watch_failures", "Failures of a watch.", labels=label)
+        listeners = CounterMetricFamily(
+            "gpuslice_watch_listener_failures", "Failures of those who listen to a watch.", labels=label
+        )
+        synced = GaugeMetricFamily("gpuslice_watch_synced", "1 once all objects were seen.", labels=label)
+        objects = GaugeMetricFamily("gpuslice_watch_objects", "Objects that are kept.", labels=label)
+        for resource, watches in by_resource.items():
+            informers = [informer for watch in watches for informer in list(watch.informers)]
+            relists.add_metric([resource], sum(watch.relists for watch in watches))
+            failures.add_metric([resource], sum(watch.failures for watch in watches))
+            listeners.add_metric([resource], sum(each.failures + each.store.failures for each in informers))
+            synced.add_metric([resource], int(all(each.synced.is_set() for each in informers)))
+            objects.add_metric([resource], sum(len(each.store) for each in informers))
+        yield from (relists, failures, listeners, synced, objects)
