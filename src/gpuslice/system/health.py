@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class Answer:
 
     well: bool
     text: str
+
+    @property
+    def status(self) -> HTTPStatus:
+        return HTTPStatus.OK if self.well else HTTPStatus.SERVICE_UNAVAILABLE
 
 
 _WELL: Final = Answer(well=True, text="ok")

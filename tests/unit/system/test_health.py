@@ -18,8 +18,10 @@ async def test_a_part_is_not_ready_before_it_has_started() -> None:
     part = health.part("attach", stale_seconds=10)
     assert health.alive() == _OK
     assert health.ready() == Answer(well=False, text="attach: has not started")
+    assert health.ready().status == 503
     part.ready()
     assert health.ready() == _OK
+    assert health.ready().status == 200
 
 
 async def test_each_ill_part_is_named_with_its_reason() -> None:
