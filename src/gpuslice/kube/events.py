@@ -101,12 +101,10 @@ class Recorder:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        telling = asyncio.create_task(self._tell_series())
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell_series())
             while True:
                 await self._write(await self._waiting.get())
-        finally:
-            telling.cancel()
 
     async def flush(self) -> None:
         """Writes what waits, and the repeats so far."""

@@ -20,6 +20,7 @@ import structlog
 from gpuslice.kube.errors import ApiError, LeadershipLostError, UnreachableError
 from gpuslice.kube.resources import LEASES, Metadata
 from gpuslice.system import timestamps
+from gpuslice.system.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,9 +84,9 @@ class LeaderElection:
         try:
             await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _stop(working)
+            await cancel_and_wait(working)
             self.leading.clear()
-            await _stop(renewing)
+            await cancel_and_wait(renewing)
             if renewing.cancelled():
                 await asyncio.shield(self._release())
         if working.done() and not working.cancelled():
@@ -189,8 +190,3 @@ class LeaderElection:
         if version:
             metadata["resourceVersion"] = version
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-
-
-async def _stop(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    await asyncio.wait((task,))
