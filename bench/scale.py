@@ -31,7 +31,7 @@ from bench import fleet, servers
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
 from gpuslice.admission import configurations
-from gpuslice.dialects import native
+from gpuslice.dialects.known import native
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, Metadata
 from gpuslice.kube.watching import Watch
@@ -79,7 +79,7 @@ _BASELINE: Final = Variant(
     resource=fleet.PLAIN_RESOURCE,
     webhook=False,
 )
-_MEMORY: Final = {native.MEMORY: "10Gi"}
+_MEMORY: Final = {native.MEMORY.name: "10Gi"}
 _VARIANTS: Final = (
     Variant(
         name="castslice",
@@ -88,7 +88,7 @@ _VARIANTS: Final = (
         resource=devices.SHARED_RESOURCE,
     ),
     Variant(name="memory", limits=_MEMORY, policies=_WITHOUT_PARTITIONS),
-    Variant(name="fraction", annotations={native.FRACTION: "1/4"}, policies=_WITHOUT_PARTITIONS),
+    Variant(name="fraction", annotations={native.FRACTION.name: "1/4"}, policies=_WITHOUT_PARTITIONS),
     # Few, because for each pod and node the scheduler of 1.36 reads the devices of all nodes that have counters.
     Variant(name="memory, MIG published", limits=_MEMORY, policies=_WITH_PARTITIONS, at_most=20),
 )

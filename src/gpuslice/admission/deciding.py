@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,10 +11,10 @@ from gpuslice.admission.backends import dra, extended, gpu_manager
 from gpuslice.admission.decisions import NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
 from gpuslice.admission.patching import PodEdit
-from gpuslice.dialects import castslice, registry
-from gpuslice.dialects.asking import Reader
-from gpuslice.dialects.reading import read_pod
-from gpuslice.model.policies import Backend, Participation, Rule
+from gpuslice.dialects import registry
+from gpuslice.dialects.reader import Reader
+from gpuslice.dialects.reading import asks_by_whole_gpus, read_pod
+from gpuslice.model.policies import Backend, Participation
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from gpuslice.admission.subjects import Subject
     from gpuslice.dialects.reading import Reading
     from gpuslice.model.pods import Pod
-    from gpuslice.model.settings import Settings
 
 #: No node runs so many in one pod, and each that is looked at takes time from the pods of others.
 _MOST_CONTAINERS: Final = 512
@@ -72,11 +70,13 @@ class _Deciding:
         self._rule = choice.rule
         self._context = context
         self._reader = Reader(
-            pod, _settings(self._rule, context), opted_in=self._rule.participation is Participation.OPT_IN
+            pod,
+            registry.settings_under(self._rule, context.settings),
+            opted_in=self._rule.participation is Participation.OPT_IN,
         )
         self._target = self._rule.target_resource or context.settings.shared_resource
         self._served = marks.Served(self._reader, self._target)
-        self._reader.forget(self._served.annotations())
+        self._reader.forget(self._served.fields())
         self._readings: tuple[Reading, ...] = ()
         self._grants: tuple[Grant, ...] = ()
 
@@ -147,7 +147,7 @@ class _Deciding:
             edit,
             self._context,
             self._target,
-            whole_as_slots=castslice.applies(self._reader),
+            whole_as_slots=asks_by_whole_gpus(self._reader),
         )
         gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit, self._rule)
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
@@ -182,15 +182,6 @@ class _Deciding:
                 "leave it out for Kubernetes' own"
             )
         return tuple(dict.fromkeys(found))
-
-
-def _settings(rule: Rule, context: Context) -> Settings:
-    settings = context.settings
-    if rule.presets is not None:
-        settings = replace(settings, castslice_presets=rule.presets)
-    if rule.default_slots is not None:
-        settings = replace(settings, castslice_default_slots=rule.default_slots)
-    return settings
 
 
 def _warn_only(decision: Decision) -> Decision:

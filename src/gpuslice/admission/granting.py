@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
+from gpuslice.dialects import registry
 from gpuslice.model import gpus, kubernetes_quantities, slices
 from gpuslice.model.devices import MAX_DEVICES_PER_CLAIM
 from gpuslice.model.errors import GpusliceError
@@ -105,7 +106,8 @@ def check_slots(field: str, slots: int, rule: Rule) -> None:
 def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
     """What was ordered, else what is usual for the dialect, else what the cluster can do."""
     ordered = context.backend or rule.backend
-    if ordered is Backend.GPU_MANAGER and reading.dialect != "vcuda":
+    dialect = registry.BY_NAME[reading.dialect]
+    if ordered is Backend.GPU_MANAGER and dialect.also_read_by is not ordered:
         raise _not_allowed(
             reading, rule, f"gpu-manager serves these pods, and it does not understand {reading.dialect}"
         )
@@ -113,9 +115,9 @@ def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
         raise _not_allowed(reading, rule, "the backend is dra, but this cluster does not serve resource.k8s.io/v1")
     if ordered is not None:
         return ordered
-    if reading.dialect == "castslice" or not context.serves_dra:
+    if not context.serves_dra:
         return Backend.EXTENDED
-    return Backend.DRA
+    return dialect.default_backend or Backend.DRA
 
 
 def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.dialects import registry
 from gpuslice.model.devices import CLAIM_PREFIX
@@ -10,7 +10,8 @@ from gpuslice.model.devices import CLAIM_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from gpuslice.dialects.asking import Reader
+    from gpuslice.dialects.dialect import PodField
+    from gpuslice.dialects.reader import Reader
     from gpuslice.model.pods import Place
 
 SLICE: Final = "gpuslice.io/slice"
@@ -54,14 +55,14 @@ class Served:
             return True
         return any(name in place.limits for name in self._resources)
 
-    def annotations(self) -> Iterator[str]:
+    def fields(self) -> Iterator[PodField[Any]]:
         """Those that asked for what was given: perhaps to a container that is not the first any more, because another
         webhook has put one before it.
         """
-        asked = [names for dialect, names in registry.ASKING.items() if dialect in self._dialects]
+        asked = [fields for dialect, fields in registry.ASKING.items() if dialect in self._dialects]
         if asked and any(map(self, self._places)):
-            for names in asked:
-                yield from names
+            for fields in asked:
+                yield from fields
 
 
 def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> str:

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.admission import marks
 from gpuslice.admission.configurations import LABELS, PODS, excluding
-from gpuslice.admission.match_conditions import quote
-from gpuslice.dialects import castslice, hami, instaslice, native, registry, vcuda
-from gpuslice.dialects.fields import annotation_field
+from gpuslice.dialects import registry
+from gpuslice.dialects.cel import list_of, quote
+from gpuslice.dialects.known import castslice
 from gpuslice.model.policies import NO_RULE, Backend
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpuslice.dialects.dialect import PodField
+
 NAME: Final = "gpuslice-castslice"
 _VERSION: Final = "admissionregistration.k8s.io/v1"
-_OTHERS: Final = (
-    *(vcuda.CORE, vcuda.MEMORY),
-    *(native.MEMORY, native.CORES),
-    *(hami.MEMORY, hami.MEMORY_PERCENTAGE, hami.CORES),
-)
 _ANNOTATIONS: Final = "object.metadata.annotations"
 _LABEL: Final = (
     f"[has(object.metadata.labels)"
@@ -84,8 +81,10 @@ class _Expressions:
         self._settings = settings
         self._whole = quote(settings.whole_resource)
         self._target = quote(settings.shared_resource)
-        optimize = quote(settings.castslice_optimize)
-        self.annotated = f'has({_ANNOTATIONS}) && {optimize} in {_ANNOTATIONS} && {_ANNOTATIONS}[{optimize}] == "true"'
+        self._optimize, self._ratio, self._workload = (
+            field.name_in(settings) for field in (castslice.OPTIMIZE, castslice.RATIO, castslice.WORKLOAD)
+        )
+        self.annotated = f'has({_ANNOTATIONS}) && {_said(self._optimize)} && {_text(self._optimize)} == "true"'
 
     def any_asks(self) -> str:
         """The same as `asking`, where there are no variables yet."""
@@ -93,27 +92,27 @@ class _Expressions:
         return " || ".join(f"{kind}.exists(c, {self._asks()})" for kind in kinds)
 
     def common_variables(self) -> list[dict[str, str]]:
-        ratio, workload = quote(self._settings.castslice_ratio), quote(self._settings.castslice_workload)
-        presets = ", ".join(f"{quote(name)}: {slots}" for name, slots in self._settings.castslice_presets.items())
+        ratio, workload = self._ratio, self._workload
+        presets = self._settings.get(castslice.PRESETS).items()
+        bad_ratio = castslice.RATIO_FORM.malformed(_text(ratio))
         return _variables(
             containers="object.spec.containers",
             initContainers="has(object.spec.initContainers) ? object.spec.initContainers : []",
             places="variables.initContainers + variables.containers",
             asking=f"variables.places.filter(c, {self._asks()})",
-            presets=f"{{{presets}}}",
-            oneWay=f"variables.asking.all(c, {self._one_way()}) && {self._no_other_annotations()}",
+            presets=f"{{{', '.join(f'{quote(name)}: {slots}' for name, slots in presets)}}}",
+            oneWay=f"variables.asking.all(c, {self._one_way()}) && {self._no_other_fields()}",
             whole=f"variables.asking.all(c, {self._whole_number()})",
-            knownWorkload=f"!({workload} in {_ANNOTATIONS}) || {_ANNOTATIONS}[{workload}] in variables.presets",
-            goodRatio=f"!({ratio} in {_ANNOTATIONS}) || {_ANNOTATIONS}[{ratio}].matches('^[0-9]{{1,9}}$')"
-            f" && !{_ANNOTATIONS}[{ratio}].matches('^0+$')",
+            goodRatio=f"!({_said(ratio)}) || !{bad_ratio}",
+            knownWorkload=f"!({_said(workload)}) || {_text(workload)} in variables.presets",
         )
 
     def mark_variables(self) -> list[dict[str, str]]:
-        ratio, workload = quote(self._settings.castslice_ratio), quote(self._settings.castslice_workload)
+        ratio, workload = self._ratio, self._workload
         slots = (
-            f"{ratio} in {_ANNOTATIONS} ? int({_ANNOTATIONS}[{ratio}]) : "
-            f"{workload} in {_ANNOTATIONS} ? variables.presets[{_ANNOTATIONS}[{workload}]] : "
-            f"{self._settings.castslice_default_slots}"
+            f"{_said(ratio)} ? int({_text(ratio)}) : "
+            f"{_said(workload)} ? variables.presets[{_text(workload)}] : "
+            f"{self._settings.get(castslice.DEFAULT_SLOTS)}"
         )
         earlier = f'{_earlier(marks.SLICE)}.split("; ").filter(entry, entry.contains(": "))'
         kept = "variables.earlier.filter(entry, entry.startsWith(c.name + ': '))"
@@ -149,14 +148,14 @@ class _Expressions:
                     f"variables.{kind}.transformList(i, c, {self._asks()} && {condition}, JSONPatch{{{operation}}})"
                 )
         operations += [_LABEL, *(self._mark(name, value) for name, value in self._marks().items())]
-        sound = "variables.oneWay && variables.whole && variables.knownWorkload && variables.goodRatio"
+        sound = "variables.oneWay && variables.whole && variables.goodRatio && variables.knownWorkload"
         return f"variables.asking.size() > 0 && {sound} ? " + " + ".join(operations) + " : []"
 
     def validations(self) -> list[dict[str, str]]:
         """In the order in which the webhook looks."""
         settings = self._settings
-        workload, ratio = settings.castslice_workload, settings.castslice_ratio
-        known = ", ".join(sorted(settings.castslice_presets)) or "none"
+        presets = settings.get(castslice.PRESETS)
+        known = ", ".join(sorted(presets)) or "none"
         return [
             {
                 "expression": "variables.oneWay",
@@ -169,12 +168,12 @@ class _Expressions:
                 "requests; write for example 1",
             },
             {
-                "expression": "variables.knownWorkload",
-                **_complaint(workload, "is not a workload type", f"the known ones are {known}"),
+                "expression": "variables.goodRatio",
+                **self._complaint(castslice.RATIO, "is not a positive whole number", castslice.RATIO_FORM.remedy),
             },
             {
-                "expression": "variables.goodRatio",
-                **_complaint(ratio, "is not a positive whole number", 'write for example "2"'),
+                "expression": "variables.knownWorkload",
+                **self._complaint(castslice.WORKLOAD, "is not a workload type", f"the known ones are {known}"),
             },
             {
                 "expression": "false",
@@ -203,17 +202,24 @@ class _Expressions:
         return f"{amount}.isInteger() && {amount}.isGreaterThan(quantity('0')) && (!({both}) || {same})"
 
     def _one_way(self) -> str:
-        others = _list(_OTHERS)
+        other = [f"n in {list_of(registry.BY_RESOURCE)}"]
+        other += [f"n.startsWith({quote(prefix)})" for prefix in registry.BY_FAMILY]
         beside = [
             f"(has(c.resources.{part}) && c.resources.{part}.exists(n, c.resources.{part}[n] != '0' && "
-            f"(n in {others} || n.startsWith({quote(instaslice.PREFIX)}))))"
+            f"({' || '.join(other)})))"
             for part in ("limits", "requests")
         ]
         claims = "(has(c.resources.claims) && c.resources.claims.size() > 0)"
         return f"!({' || '.join([*beside, claims])})"
 
-    def _no_other_annotations(self) -> str:
-        return f"!{_list(registry.ANNOTATIONS)}.exists(n, n in {_ANNOTATIONS})"
+    def _no_other_fields(self) -> str:
+        asking = [field for fields in registry.ASKING.values() for field in fields]
+        clauses = [f"!{list_of(_names(asking, 'annotations'))}.exists(n, n in {_ANNOTATIONS})"]
+        if labels := _names(asking, "labels"):
+            clauses.append(
+                f"!(has(object.metadata.labels) && {list_of(labels)}.exists(n, n in object.metadata.labels))"
+            )
+        return " && ".join(clauses)
 
     def _served(self) -> str:
         """Whether an earlier call gave the container its slice: see `marks.Served`."""
@@ -229,9 +235,18 @@ class _Expressions:
     def _marks(self) -> dict[str, str]:
         return {
             marks.SLICE: "variables.slices",
-            marks.DIALECT: _merged(marks.DIALECT, castslice.NAME, registry.NAMES),
+            marks.DIALECT: _merged(marks.DIALECT, castslice.DIALECT.name, registry.NAMES),
             marks.BACKEND: _merged(marks.BACKEND, Backend.EXTENDED, list(Backend)),
             marks.POLICY: quote(NO_RULE.label),
+        }
+
+    def _complaint(self, field: PodField[Any], reason: str, remedy: str) -> dict[str, str]:
+        """With what the annotation says, and without it where that cannot stand in a message."""
+        path, said = field.path_in(self._settings), _text(field.name_in(self._settings))
+        before, after = quote(f"gpuslice: {path}: '"), quote(f"' {reason}; {remedy}")
+        return {
+            "message": f"gpuslice: {path}: {reason}; {remedy}",
+            "messageExpression": f"{before} + {said} + {after}",
         }
 
     @staticmethod
@@ -243,26 +258,23 @@ class _Expressions:
 def _merged(mark: str, name: str, known: Iterable[str]) -> str:
     """As `marks.merge_names`: what an earlier call wrote stays beside it."""
     kept = f"{_earlier(mark)}.split(', ')"
-    return f"{_list(sorted(known))}.filter(n, n == {quote(name)} || n in {kept}).join(', ')"
+    return f"{list_of(sorted(known))}.filter(n, n == {quote(name)} || n in {kept}).join(', ')"
 
 
 def _earlier(mark: str) -> str:
     return f"({quote(mark)} in {_ANNOTATIONS} ? {_ANNOTATIONS}[{quote(mark)}] : '')"
 
 
-def _complaint(annotation: str, reason: str, remedy: str) -> dict[str, str]:
-    """With what the annotation says, and without it where that cannot stand in a message."""
-    field = annotation_field(annotation)
-    said = f"{_ANNOTATIONS}[{quote(annotation)}]"
-    rest = quote(f"' {reason}; {remedy}")
-    return {
-        "message": f"gpuslice: {field}: {reason}; {remedy}",
-        "messageExpression": f"{quote(f'gpuslice: {field}: ' + chr(39))} + {said} + {rest}",
-    }
+def _said(annotation: str) -> str:
+    return f"{quote(annotation)} in {_ANNOTATIONS}"
 
 
-def _list(texts: Iterable[str]) -> str:
-    return f"[{', '.join(map(quote, texts))}]"
+def _text(annotation: str) -> str:
+    return f"{_ANNOTATIONS}[{quote(annotation)}]"
+
+
+def _names(fields: Iterable[PodField[Any]], kind: str) -> list[str]:
+    return [field.name for field in fields if field.kind == kind]
 
 
 def _variables(**expressions: str) -> list[dict[str, str]]:

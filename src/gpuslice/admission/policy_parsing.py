@@ -10,9 +10,8 @@ import msgspec
 from gpuslice.admission.expressions import ExpressionError, compiled
 from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.slicepolicies import API_VERSION, KIND, DefaultsSpec, MatchSpec, MaximumSpec, SlicePolicy
-from gpuslice.dialects import resource_names
-from gpuslice.dialects.native import check_model
-from gpuslice.dialects.registry import NAMES
+from gpuslice.dialects import registry, resource_names
+from gpuslice.dialects.forms import GpuModelName
 from gpuslice.model import kubernetes_quantities
 from gpuslice.model.devices import SHARED_RESOURCE, WHOLE_RESOURCE
 from gpuslice.model.errors import GpusliceError
@@ -116,8 +115,11 @@ def _refuse_contradictions(rule: Rule, where: _Where) -> None:
         raise where.error("targetResource", f"counts slots, and the backend {rule.backend} has none; leave one out")
     if rule.dialects is not None and not rule.dialects:
         raise where.error("dialects", 'allows none; write participation: "OptOut" to leave pods alone')
-    if rule.backend is Backend.GPU_MANAGER and "vcuda" not in (rule.dialects or NAMES):
-        raise where.error("backend", "gpu-manager understands only vcuda, which dialects does not allow")
+    understood = registry.read_by(Backend.GPU_MANAGER)
+    if rule.backend is Backend.GPU_MANAGER and not {*understood} & {*(rule.dialects or registry.NAMES)}:
+        raise where.error(
+            "backend", f"gpu-manager understands only {' and '.join(understood)}, which dialects does not allow"
+        )
     if rule.backend is Backend.GPU_MANAGER and rule.gpu_model is not None:
         raise where.error("gpuModel", "gpu-manager gives any GPU; leave one of gpuModel and backend out")
 
@@ -181,7 +183,7 @@ def _gpu_model(text: str | None, where: _Where) -> str | None:
     if text is None:
         return None
     try:
-        return check_model(text)
+        return GpuModelName().parse(text)
     except ValueError as error:
         raise where.error("gpuModel", str(error)) from None
 

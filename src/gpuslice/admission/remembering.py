@@ -6,14 +6,12 @@ reviews ask again what has just been answered. What is kept is bounded, whatever
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
 from gpuslice.admission import marks
 from gpuslice.dialects import registry
-from gpuslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.decisions import Answer
     from gpuslice.model.pods import Pod
     from gpuslice.model.policies import Rule
+    from gpuslice.model.settings import Settings
 
 _Value = TypeVar("_Value")
 
@@ -64,8 +63,10 @@ def likeness(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
     annotations of its own.
     """
     annotations, labels = pod.annotations, pod.labels
-    names = _annotations_read(settings.castslice_optimize, settings.castslice_ratio, settings.castslice_workload)
-    said = [(name, annotations[name]) for name in names if name in annotations]
+    annotations_read, labels_read = _names_read(settings)
+    said = [(name, annotations[name]) for name in annotations_read if name in annotations]
+    if labels_read:
+        said += [("labels", name, labels[name]) for name in labels_read if name in labels]
     # Whether there are any decides how the first of ours is written.
     shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(marks.SLICED))
     read = _encode((shape, said, pod.spec))
@@ -78,7 +79,18 @@ def is_small(answer: Answer) -> bool:
     return len(answer.response) <= _LARGEST and requests <= _MOST_REQUESTS
 
 
-@cache
-def _annotations_read(optimize: str, ratio: str, workload: str) -> tuple[str, ...]:
-    settings = Settings(castslice_optimize=optimize, castslice_ratio=ratio, castslice_workload=workload)
-    return tuple(dict.fromkeys((*marks.NAMES, *registry.annotations_read(settings))))
+def _names_read(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of all annotations and of all labels that deciding reads. Found once for the settings of a process."""
+    found = _known_names.get(id(settings))
+    if found is None:
+        annotations, labels = registry.names_of_pod_fields(settings)
+        found = tuple(dict.fromkeys((*marks.NAMES, *annotations))), labels, settings
+        if len(_known_names) >= _MOST_SETTINGS:
+            _known_names.clear()
+        _known_names[id(settings)] = found
+    return found[:2]
+
+
+#: By identity, with the settings themselves, so that none of the others is ever taken for them.
+_known_names: Final[dict[int, tuple[tuple[str, ...], tuple[str, ...], Settings]]] = {}
+_MOST_SETTINGS: Final = 16

@@ -6,14 +6,18 @@ agree.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gpuslice.dialects import registry
 from gpuslice.model.pods import Quantity  # noqa: TC001 - msgspec reads the types
 from gpuslice.model.policies import Backend, Participation, WhenUnreviewed
 from gpuslice.model.selectors import Operator  # noqa: TC001 - msgspec reads the types
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GROUP: Final = "gpuslice.io"
 VERSION: Final = "v1alpha1"
@@ -35,6 +39,19 @@ LabelText = Annotated[str, Meta(pattern=_LABEL_TEXT, max_length=63)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=64)]
 Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
+if TYPE_CHECKING:
+    DialectName = str
+else:  # which they are is known when the program starts
+    DialectName = Literal[registry.NAMES]
+
+
+def _dialects(names: Iterable[str]) -> str:
+    return " and ".join(names)
+
+
+_READ_AS: Final = _dialects(dialect.name for dialect in registry.BY_WHOLE_GPUS)
+_IN_SLOTS: Final = _dialects(each.name for each in registry.DIALECTS if each.default_backend is Backend.EXTENDED)
+_BY_GPU_MANAGER: Final = _dialects(registry.read_by(Backend.GPU_MANAGER))
 
 
 class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
@@ -106,19 +123,19 @@ class RuleSpec(_Spec, frozen=True):
         Participation,
         Meta(
             description="Annotated: pods that ask in a dialect. OptIn: also those that ask for nvidia.com/gpu alone, "
-            "read as castslice. OptOut: none, they pass as they are."
+            f"read as {_READ_AS}. OptOut: none, they pass as they are."
         ),
     ] = Participation.ANNOTATED
     dialects: Annotated[
-        tuple[Literal["castslice", "instaslice", "vcuda", "native", "hami", "kai"], ...] | None,
+        tuple[DialectName, ...] | None,
         Meta(description="The dialects that may be spoken. Without it, all."),
     ] = None
     backend: Annotated[
         Backend | None,
         Meta(
             description="How slices are asked of Kubernetes: dra (claims), extended (slots of a resource), or "
-            "gpu-manager (vcuda requests stay as they are). Without it, extended for castslice, and for the others dra "
-            "where it is served."
+            f"gpu-manager ({_BY_GPU_MANAGER} requests stay as they are). Without it, extended for {_IN_SLOTS}, and for "
+            "the others dra where it is served."
         ),
     ] = None
     target_resource: Annotated[

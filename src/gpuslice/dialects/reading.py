@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.dialects import castslice, fields, hami
-from gpuslice.dialects.registry import DIALECTS
+from gpuslice.dialects import fields, registry
+from gpuslice.dialects.dialect import WholeGpus
+from gpuslice.dialects.reader import Said
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.asking import Asked, Dialect, Reader
+    from gpuslice.dialects.dialect import Asked, Dialect
+    from gpuslice.dialects.reader import Reader
     from gpuslice.model.pods import Place
 
 #: A GPU asked of the device plugin, in no dialect.
 _PLAIN: Final = "a whole GPU"
+_FAMILIES: Final = tuple(registry.BY_FAMILY)
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -30,35 +33,109 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
 def read_pod(reader: Reader) -> list[Reading]:
     """What each container asks for, in the order in which they start."""
+    asking = _asking(reader)
     readings = []
     for place in reader.places:
-        found = _speaks(place, reader)
-        if found is not None:
-            dialect, signs = found
-            readings.append(Reading(place, dialect.NAME, signs, dialect.read(place, reader)))
+        found = _signs(place, reader, asking)
+        if found:
+            dialect = _the_one(found, place, reader)
+            readings.append(Reading(place, dialect.name, found[dialect.name], _read(dialect, place, reader)))
     return readings
 
 
-def _speaks(place: Place, reader: Reader) -> tuple[Dialect, tuple[str, ...]] | None:
-    """The one dialect that the container speaks, and the fields that show it."""
-    found = [(dialect, signs) for dialect in DIALECTS if (signs := dialect.signs(place, reader))]
-    if not found:
-        return None
-    # HAMi counts its shares in nvidia.com/gpu: only a pod's own annotation makes that CastSlice's as well.
-    if len(found) > 1 and found[0][0].NAME == castslice.NAME and not castslice.annotated(reader):
-        found = found[1:] if found[1][0].NAME == hami.NAME else found
-    dialect, signs = found[0]
-    if len(found) > 1:
-        other, other_signs = found[1]
-        raise _two_ways(place, dialect.NAME, signs[0], other.NAME, other_signs[0])
-    if dialect.NAME not in (castslice.NAME, hami.NAME):
+def asks_by_whole_gpus(reader: Reader) -> bool:
+    """Whether whole GPUs of this pod are read as a dialect."""
+    return any(reader.opted_in or reader.switched_on(dialect) for dialect in registry.BY_WHOLE_GPUS)
+
+
+def _asking(reader: Reader) -> list[tuple[Dialect, tuple[str, ...]]]:
+    """The dialects that the pod speaks in annotations and labels, and the fields that show it."""
+    found = []
+    if registry.asks_by_fields(reader.annotations, reader.labels):
+        for name, asking in registry.ASKING.items():
+            signs = tuple(field.path_in(reader.settings) for field in asking if reader.text(field) is not None)
+            if signs:
+                found.append((registry.BY_NAME[name], signs))
+    return found
+
+
+def _signs(place: Place, reader: Reader, asking: list[tuple[Dialect, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """The dialects that the container speaks, and the fields that show it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for dialect in _candidates(place, reader):
+        names = fields.asked(place, _names(dialect, place, reader))
+        if names:
+            found[dialect.name] = tuple([fields.resource_field(place, name) for name in names])
+    for dialect, signs in asking:
+        if place.name in reader.targets(dialect):
+            found[dialect.name] = found.get(dialect.name, ()) + signs
+    return found
+
+
+def _candidates(place: Place, reader: Reader) -> dict[Dialect, None]:
+    """The dialects that have a sign among the container's resources. It may be 0, which asks for nothing."""
+    found: dict[Dialect, None] = {}
+    for part in (place.limits, place.requests):
+        for name in part:
+            dialect = registry.BY_RESOURCE.get(name)
+            if dialect is not None:
+                found[dialect] = None
+            elif name == reader.settings.whole_resource:
+                found |= {each: None for each in registry.BY_WHOLE_GPUS if reader.opted_in or reader.switched_on(each)}
+            elif name.startswith(_FAMILIES):
+                found |= {each: None for prefix, each in registry.BY_FAMILY.items() if name.startswith(prefix)}
+    return found
+
+
+def _names(dialect: Dialect, place: Place, reader: Reader) -> tuple[str, ...]:
+    """Of the resources that can show that the container speaks the dialect, in the order of its declaration."""
+    if dialect.whole_gpus is WholeGpus.ASK:
+        return (reader.settings.whole_resource,)
+    family = () if dialect.family is None else fields.members(place, dialect.family)
+    return (*registry.SIGNS[dialect.name], *family)
+
+
+def _the_one(found: dict[str, tuple[str, ...]], place: Place, reader: Reader) -> Dialect:
+    """The one dialect that the container speaks. RequestError says that it asks in two ways."""
+    dialects = [registry.BY_NAME[name] for name in found]
+    if len(dialects) > 1:
+        dialects = _without_what_only_counts(dialects, reader)
+    dialect = dialects[0]
+    sign = found[dialect.name][0]
+    if len(dialects) > 1:
+        raise _two_ways(place, dialect.name, sign, dialects[1].name, found[dialects[1].name][0])
+    if dialect.whole_gpus is WholeGpus.CONTRADICT:
         for name in fields.asked(place, (reader.settings.whole_resource,)):
-            raise _two_ways(place, dialect.NAME, signs[0], _PLAIN, fields.resource_field(place, name))
+            raise _two_ways(place, dialect.name, sign, _PLAIN, fields.resource_field(place, name))
     for claim in place.claims:
-        raise _two_ways(
-            place, dialect.NAME, signs[0], f"the claim {claim.name!r}", f"{place.field}.resources.claims[0]"
-        )
-    return dialect, signs
+        raise _two_ways(place, dialect.name, sign, f"the claim {claim.name!r}", f"{place.field}.resources.claims[0]")
+    return dialect
+
+
+def _without_what_only_counts(dialects: list[Dialect], reader: Reader) -> list[Dialect]:
+    """Whole GPUs count shares where a dialect of the container says so: only a pod's own annotation makes them ask in
+    another one as well.
+    """
+    dialects = sorted(dialects, key=lambda each: each.name)
+    if not any(dialect.whole_gpus is WholeGpus.COUNT for dialect in dialects):
+        return dialects
+    return [each for each in dialects if each.whole_gpus is not WholeGpus.ASK or reader.switched_on(each)]
+
+
+def _read(dialect: Dialect, place: Place, reader: Reader) -> Asked:
+    asked = dialect.read(Said(dialect, place, reader))
+    if all(map(dialect.unread.isdisjoint, (place.limits, place.requests, reader.annotations, reader.labels))):
+        return asked
+    paths = [
+        *(each.path_in(reader.settings) for each in dialect.fields if each.unread and reader.text(each) is not None),
+        *(
+            fields.resource_field(place, each.name)
+            for each in dialect.resources
+            if each.unread and place.asks_by_name(each.name)
+        ),
+    ]
+    warnings = (*asked.warnings, *(f"{path}: gpuslice does not read it" for path in paths))
+    return msgspec.structs.replace(asked, warnings=warnings)
 
 
 def _two_ways(place: Place, first: str, sign: str, second: str, other_sign: str) -> RequestError:

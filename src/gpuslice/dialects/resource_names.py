@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gpuslice.dialects import hami, instaslice, native, vcuda
+from gpuslice.dialects import registry
 
 _WORD: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _RESOURCE: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/{_WORD}", re.ASCII)
 #: Quotas write `requests.` before the name, and both together must fit.
 _LONGEST_DOMAIN: Final = 253 - len("requests.")
-_READ: Final = (
-    *(hami.MEMORY, hami.MEMORY_PERCENTAGE, hami.CORES, hami.PRIORITY),
-    *(native.MEMORY, native.CORES),
-    *(vcuda.CORE, vcuda.MEMORY),
-)
+_READ: Final = frozenset(resource.name for dialect in registry.DIALECTS for resource in dialect.resources)
+_FAMILIES: Final = tuple(registry.BY_FAMILY)
 
 
 def check(name: str, example: str) -> str:
@@ -32,6 +29,6 @@ def check(name: str, example: str) -> str:
             f"{name!r} is not the name of an extended resource; write a domain that is not Kubernetes' own and a name, "
             f"as {example}"
         )
-    if name in _READ or name.startswith(instaslice.PREFIX):
+    if name in _READ or name.startswith(_FAMILIES):
         raise ValueError(f"{name!r} has a meaning in a dialect; choose another name")
     return name

@@ -23,32 +23,25 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from gpuslice.dialects import hami, kai, resource_names, vcuda
-from gpuslice.model.errors import GpusliceError
-from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+from gpuslice.dialects import registry, resource_names
+from gpuslice.model.settings import DEFAULT_SETTINGS, Setting, Settings, SettingsError, slots
+
+__all__ = ["NO_FILE", "SettingsError", "SettingsFile", "parse"]
 
 #: As many as `gpuslice agent --slots-per-gpu` takes.
 _MOST_SLOTS_PER_GPU: Final = 1000
-#: As many as a SlicePolicy may say.
-_MOST_SLOTS: Final = 1_000_000
-_MOST_PRESETS: Final = 64
 
 _WORD: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_PRESET: Final = re.compile(_WORD, re.ASCII)
 _ANNOTATION: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_WORD}", re.ASCII)
 #: What gpuslice itself reads and writes.
 _OWN_DOMAIN: Final = "gpuslice.io/"
-_OTHERS: Final = (*kai.ANNOTATIONS, *hami.ANNOTATIONS, *vcuda.ANNOTATIONS)
-
-
-class SettingsError(GpusliceError):
-    """Raised when a settings file cannot be what its author meant. Names the file and the field."""
+#: The names that dialects read and no setting changes.
+_FIXED_NAMES: Final = frozenset(field.name for field in registry.fields_of_pods() if not field.setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +59,54 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     """A part of the file. A key that we do not know is a typing error, and refused."""
 
 
-class _Annotations(_Table, frozen=True):
-    optimize: str = DEFAULT_SETTINGS.castslice_optimize
-    slice_ratio: str = DEFAULT_SETTINGS.castslice_ratio
-    workload_type: str = DEFAULT_SETTINGS.castslice_workload
+def _annotation(field: str, name: str) -> str:
+    if _ANNOTATION.fullmatch(name) is None or len(name.rpartition("/")[0]) > 253:
+        key = field.rpartition(".")[2]
+        raise SettingsError(f"{field}: {name!r} is not the name of an annotation; write for example example.com/{key}")
+    if name in _FIXED_NAMES or name.startswith(_OWN_DOMAIN):
+        raise SettingsError(f"{field}: {name!r} has a meaning in a dialect; choose another name")
+    return name
 
 
-class _Castslice(_Table, frozen=True):
-    default_slots: int = DEFAULT_SETTINGS.castslice_default_slots
-    presets: dict[str, object] = msgspec.field(default_factory=lambda: dict(DEFAULT_SETTINGS.castslice_presets))
-    annotations: _Annotations = _Annotations()
+#: The names that can be changed, and all that the dialects declare.
+_NAMES: Final = tuple(
+    Setting(field.setting, field.name, _annotation, kind=str) for field in registry.fields_of_pods() if field.setting
+)
+_SETTINGS: Final = (*(setting for dialect in registry.DIALECTS for setting in dialect.settings), *_NAMES)
+_TYPES: Final[dict[type, Any]] = {int: int, str: str, dict: dict[str, object]}
+_TABLES: Final[dict[str, type[msgspec.Struct]]] = {}
 
 
-class _File(_Table, frozen=True):
-    whole_resource: str = DEFAULT_SETTINGS.whole_resource
-    shared_resource: str = DEFAULT_SETTINGS.shared_resource
-    slots_per_gpu: int = DEFAULT_SETTINGS.slots_per_gpu
-    castslice: _Castslice = _Castslice()
+def _table(name: str, settings: tuple[Setting[Any], ...], more: list[tuple[str, Any, Any]]) -> type[msgspec.Struct]:
+    """The table of that name: a key for each setting in it, and a table for each further dot in their names."""
+    keys: list[tuple[str, Any, Any]] = []
+    tables: dict[str, list[Setting[Any]]] = {}
+    for setting in settings:
+        key, dot, _ = setting.name.removeprefix(f"{name}." if name else "").partition(".")
+        if dot:
+            tables.setdefault(key, []).append(setting)
+        else:
+            keys.append((key.replace("-", "_"), _TYPES[setting.kind], _default(setting)))
+    for key, inner in tables.items():
+        table = _table(f"{name}.{key}" if name else key, tuple(inner), [])
+        keys.append((key.replace("-", "_"), table, table()))
+    made = msgspec.defstruct(name or "file", [*more, *keys], bases=(_Table,), frozen=True)
+    _TABLES[name] = made
+    return made
 
 
-_TABLES: Final[dict[str, type[_Table]]] = {
-    "": _File,
-    "castslice": _Castslice,
-    "castslice.annotations": _Annotations,
-}
+def _default(setting: Setting[Any]) -> Any:  # noqa: ANN401 - as its setting has it
+    if setting.kind is dict:
+        return msgspec.field(default_factory=lambda: dict(setting.default))
+    return setting.default
+
+
+_GENERAL: Final[list[tuple[str, Any, Any]]] = [
+    ("whole_resource", str, DEFAULT_SETTINGS.whole_resource),
+    ("shared_resource", str, DEFAULT_SETTINGS.shared_resource),
+    ("slots_per_gpu", int, DEFAULT_SETTINGS.slots_per_gpu),
+]
+_File: Final = _table("", _SETTINGS, _GENERAL)
 _REMEDIES: Final = {"int": "write a whole number, as 4", "str": 'write a text, as "..."'}
 
 
@@ -106,49 +123,23 @@ def parse(text: str, name: str) -> SettingsFile:
         raise SettingsError(f"{name}: {error}") from None
 
 
-def _settings(found: _File) -> Settings:
-    castslice = found.castslice
-    annotations = castslice.annotations
-    if len(castslice.presets) > _MOST_PRESETS:
-        raise SettingsError(f"castslice.presets: has {len(castslice.presets)}; keep at most {_MOST_PRESETS}")
+def _settings(found: Any) -> Settings:  # noqa: ANN401 - a struct that is made when the program starts
+    said = {setting.name: setting.check(setting.name, _said(found, setting.name)) for setting in _SETTINGS}
     settings = Settings(
         whole_resource=_resource("whole-resource", found.whole_resource),
         shared_resource=_resource("shared-resource", found.shared_resource),
-        slots_per_gpu=_number("slots-per-gpu", found.slots_per_gpu, _MOST_SLOTS_PER_GPU),
-        castslice_default_slots=_number("castslice.default-slots", castslice.default_slots, _MOST_SLOTS),
-        castslice_presets=MappingProxyType({_preset(key): _slots(key, n) for key, n in castslice.presets.items()}),
-        castslice_optimize=_annotation("optimize", annotations.optimize),
-        castslice_ratio=_annotation("slice-ratio", annotations.slice_ratio),
-        castslice_workload=_annotation("workload-type", annotations.workload_type),
+        slots_per_gpu=slots("slots-per-gpu", found.slots_per_gpu, _MOST_SLOTS_PER_GPU),
+        dialects={setting.name: said[setting.name] for setting in _SETTINGS if said[setting.name] != setting.default},
     )
     _check_apart({"whole-resource": settings.whole_resource, "shared-resource": settings.shared_resource})
-    _check_apart(
-        {
-            "castslice.annotations.optimize": settings.castslice_optimize,
-            "castslice.annotations.slice-ratio": settings.castslice_ratio,
-            "castslice.annotations.workload-type": settings.castslice_workload,
-        }
-    )
+    _check_apart({setting.name: said[setting.name] for setting in _NAMES})
     return settings
 
 
-def _number(field: str, value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise SettingsError(f"{field}: {value!r} is not a number of slots; write 1 to {most}")
-    return value
-
-
-def _preset(name: str) -> str:
-    if _PRESET.fullmatch(name) is None:
-        raise SettingsError(
-            f"castslice.presets: {name!r} cannot be a workload type; write up to 63 letters, digits, '-', '_' and '.', "
-            "a letter or digit first and last, as training"
-        )
-    return name
-
-
-def _slots(preset: str, value: object) -> int:
-    return _number(f"castslice.presets.{preset}", value, _MOST_SLOTS)
+def _said(table: Any, name: str) -> Any:  # noqa: ANN401 - as the setting of that name has it
+    for key in name.split("."):
+        table = getattr(table, key.replace("-", "_"))
+    return table
 
 
 def _resource(field: str, name: str) -> str:
@@ -156,15 +147,6 @@ def _resource(field: str, name: str) -> str:
         return resource_names.check(name, example=getattr(DEFAULT_SETTINGS, field.replace("-", "_")))
     except ValueError as error:
         raise SettingsError(f"{field}: {error}") from None
-
-
-def _annotation(key: str, name: str) -> str:
-    field = f"castslice.annotations.{key}"
-    if _ANNOTATION.fullmatch(name) is None or len(name.rpartition("/")[0]) > 253:
-        raise SettingsError(f"{field}: {name!r} is not the name of an annotation; write for example example.com/{key}")
-    if name in _OTHERS or name.startswith(_OWN_DOMAIN):
-        raise SettingsError(f"{field}: {name!r} has a meaning in a dialect; choose another name")
-    return name
 
 
 def _check_apart(names: dict[str, str]) -> None:

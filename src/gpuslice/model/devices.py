@@ -68,3 +68,10 @@ NODE_LABELS: Final = ("nvidia.com/gpu.present", "gpuslice.io/gpu-node")
 SHARED_RESOURCE: Final = "nvidia.com/gpu-shared"
 WHOLE_RESOURCE: Final = "nvidia.com/gpu"
 SLOTS_PER_GPU: Final = 10
+#: As NVIDIA's own device plugin calls MIG partitions.
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+
+
+def mig_resource(profile: str) -> str:
+    """The extended resource that stands for a MIG profile. A `+` cannot stand in a resource's name."""
+    return MIG_RESOURCE_PREFIX + profile.replace("+", ".")

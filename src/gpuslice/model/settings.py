@@ -2,32 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gpuslice.model import devices
+from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-#: Slots by workload type, as CastSlice's users know them.
-CASTSLICE_PRESETS: Final[Mapping[str, int]] = MappingProxyType({"training": 4, "inference": 2, "batch": 2, "dev": 1})
+_Value = TypeVar("_Value")
+
+#: As many as a SlicePolicy may say.
+_MOST_SLOTS: Final = 1_000_000
+_MOST_PRESETS: Final = 64
+_PRESET: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+class SettingsError(GpusliceError):
+    """Raised when a settings file cannot be what its author meant. Names the file and the field."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting(Generic[_Value]):
+    """Something that an installation can say about one dialect."""
+
+    #: In the settings file, as `castslice.default-slots`.
+    name: str
+    default: _Value
+    #: From the name and what the file says to the value. Complains with a SettingsError.
+    check: Callable[[str, Any], _Value]
+    #: What the file says: int, str or dict.
+    kind: type = int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Names and presets. The defaults are those that the dialects' own users know."""
 
-    castslice_optimize: str = "castops.io/optimize"
-    castslice_ratio: str = "castops.io/slice-ratio"
-    castslice_workload: str = "castops.io/workload-type"
-    castslice_presets: Mapping[str, int] = field(default_factory=lambda: CASTSLICE_PRESETS)
-    castslice_default_slots: int = 1
     shared_resource: str = devices.SHARED_RESOURCE
     whole_resource: str = devices.WHOLE_RESOURCE
     slots_per_gpu: int = devices.SLOTS_PER_GPU
+    #: What the dialects' settings are, by their names; those that are not there have their defaults.
+    dialects: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def get(self, setting: Setting[_Value]) -> _Value:
+        found: _Value = self.dialects.get(setting.name, setting.default)
+        return found
+
+    def renamed(self, setting: str, name: str) -> str:
+        """The name that the setting gives to an annotation or a label that is otherwise called `name`."""
+        found: str = self.dialects.get(setting, name)
+        return found
+
+    def having(self, setting: Setting[_Value], value: _Value) -> Settings:
+        """The same with another value."""
+        return replace(self, dialects=MappingProxyType({**self.dialects, setting.name: value}))
 
 
 #: What a cluster has whose operator changed nothing.
 DEFAULT_SETTINGS: Final = Settings()
+
+
+def slots(name: str, value: object, most: int = _MOST_SLOTS) -> int:
+    """A number of slots."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise SettingsError(f"{name}: {value!r} is not a number of slots; write 1 to {most}")
+    return value
+
+
+def presets(what: str, example: str) -> Callable[[str, dict[str, object]], Mapping[str, int]]:
+    """Numbers of slots by name: each name is `what`, as `example` is."""
+
+    def check(name: str, values: dict[str, object]) -> Mapping[str, int]:
+        if len(values) > _MOST_PRESETS:
+            raise SettingsError(f"{name}: has {len(values)}; keep at most {_MOST_PRESETS}")
+        for key in values:
+            if _PRESET.fullmatch(key) is None:
+                raise SettingsError(
+                    f"{name}: {key!r} cannot be {what}; write up to 63 letters, digits, '-', '_' and '.', "
+                    f"a letter or digit first and last, as {example}"
+                )
+        return MappingProxyType({key: slots(f"{name}.{key}", value) for key, value in values.items()})
+
+    return check

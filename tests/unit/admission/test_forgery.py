@@ -12,7 +12,7 @@ from gpuslice.admission.context import Context
 from gpuslice.admission.decisions import Outcome
 from gpuslice.admission.policy_parsing import parse_policy
 from gpuslice.admission.policyset import PolicySet
-from gpuslice.dialects import kai, native
+from gpuslice.dialects import registry
 from gpuslice.dialects.registry import CLASS_RESOURCES
 from gpuslice.model.kubernetes_quantities import parse_whole
 from tests.unit.admission.making import Object, admit, admitted, container, denied, patched, pod, policy, under
@@ -61,7 +61,8 @@ def test_what_a_mark_lets_pass_would_pass_without(asked: Object, context: Contex
     if marked.decision.denial is not None:
         return
     bare = copy.deepcopy(asked)
-    for name in (*MARKS, native.FRACTION, kai.FRACTION, kai.MEMORY, kai.DEVICES):
+    asking = [field.name for fields in registry.ASKING.values() for field in fields]
+    for name in (*MARKS, *asking):
         bare["metadata"]["annotations"].pop(name, None)
     found, expected = patched(asked, marked)["spec"], patched(bare, admit(bare, context))["spec"]
     for kind in ("containers", "initContainers"):

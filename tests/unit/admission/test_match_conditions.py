@@ -27,6 +27,9 @@ MALFORMED = Expression(match_conditions.malformed(DEFAULT_SETTINGS))
 GPU = {"nvidia.com/gpu": "1"}
 OPTIMIZE = {"castops.io/optimize": "true"}
 
+#: All that the dialects declare, so that a new one is among them.
+FAMILIES = [dialect.family for dialect in registry.DIALECTS if dialect.family is not None]
+FIELDS = registry.fields_of_pods()
 RESOURCES = [
     "cpu",
     "memory",
@@ -34,15 +37,8 @@ RESOURCES = [
     "nvidia.com/gpu",
     "nvidia.com/gpu-shared",
     *registry.CLASS_RESOURCES,
-    "nvidia.com/mig-1g.5gb",
-    "nvidia.com/mig-9g.1gb",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-    "tencent.com/vcuda-core",
-    "tencent.com/vcuda-memory",
-    "gpuslice.io/memory",
-    "gpuslice.io/cores",
+    *(resource.name for dialect in registry.DIALECTS for resource in dialect.resources),
+    *(f"{family.prefix}{end}" for family in FAMILIES for end in (family.examples[0], "9g.1gb")),
 ]
 #: As the API server writes them: whole and not negative, and in one way but for the last of these.
 AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "25Ki", "1e3"]
@@ -77,17 +73,9 @@ TEXTS = [
     "c0,missing",
     "A100-40GB",
 ]
-SAID = [
-    *registry.ANNOTATIONS,
-    "gpu-fraction-container-name",
-    "gpuslice.io/containers",
-    "gpuslice.io/sharing",
-    "gpuslice.io/gpu-model",
-    "castops.io/optimize",
-    "castops.io/slice-ratio",
-    "gpuslice.io/dialect",
-    "other",
-]
+TEXTS += sorted({text for field in FIELDS for text in field.form.examples[:3]} - {*TEXTS})
+ANNOTATIONS = ["gpuslice.io/dialect", "other", *(field.name for field in FIELDS if field.kind == "annotations")]
+LABELS = ["other", *(field.name for field in FIELDS if field.kind == "labels")]
 
 
 def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
@@ -101,21 +89,30 @@ def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
         st.none() | resources,
     )
     texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\v\u00a0\u3000x\n", max_size=6)
-    annotations = st.dictionaries(st.sampled_from(SAID), texts, max_size=4)
+    annotations = st.dictionaries(st.sampled_from(ANNOTATIONS), texts, max_size=4)
+    labels = st.dictionaries(st.sampled_from(LABELS), texts, max_size=4)
     names = st.sampled_from([{}, *({"resourceClaimTemplateName": name} for name in ("gpuslice-1", "my-gpuslice-1"))])
     whole = st.none() | st.lists(names.map(lambda given: {"name": "mine", **given}), max_size=2)
     return st.builds(
-        lambda named, init, said, claims: pod(
-            *({**each, "name": f"c{index}"} for index, each in enumerate(named)),
-            init=tuple({**each, "name": f"i{index}"} for index, each in enumerate(init)),
-            annotations=said,
-            **({} if claims is None else {"resourceClaims": claims}),
+        lambda named, init, said, labelled, claims: _labelled(
+            pod(
+                *({**each, "name": f"c{index}"} for index, each in enumerate(named)),
+                init=tuple({**each, "name": f"i{index}"} for index, each in enumerate(init)),
+                annotations=said,
+                **({} if claims is None else {"resourceClaims": claims}),
+            ),
+            labelled,
         ),
         st.lists(containers, min_size=1, max_size=3),
         st.lists(containers, max_size=2),
         st.none() | annotations,
+        st.none() | labels,
         whole,
     )
+
+
+def _labelled(asked: Object, labels: dict[str, str] | None) -> Object:
+    return asked if labels is None else asked | {"metadata": asked["metadata"] | {"labels": labels}}
 
 
 def _holds(expression: Expression, asked: Object) -> bool:
@@ -164,6 +161,7 @@ def test_a_pod_that_was_rewritten_does_not_depend_on_us(asked: Object) -> None:
         pod(container(limits={"gpuslice.io/cores": "101"})),
         pod(container(limits={"nvidia.com/gpumem-percentage": "1k"})),
         pod(container(limits={"nvidia.com/gpucores": "200"})),
+        pod(container(limits={"nvidia.com/gpu": "0", "nvidia.com/gpumem": "1k"})),
         pod(container(limits={"nvidia.com/gpumem": "1k", "nvidia.com/gpumem-percentage": "10"})),
         pod(container(limits={"gpuslice.io/memory": "4Gi", "nvidia.com/gpumem": "1k"})),
         pod(container(limits=GPU | {"gpuslice.io/memory": "4Gi"})),
@@ -251,8 +249,7 @@ def test_names_are_configuration() -> None:
         DEFAULT_SETTINGS,
         whole_resource="example.com/gpu",
         shared_resource="example.com/slots",
-        castslice_optimize="a/b",
-        castslice_ratio="c/d",
+        dialects={"castslice.annotations.optimize": "a/b", "castslice.annotations.slice-ratio": "c/d"},
     )
     slots = pod(container(limits={"example.com/slots": "1"}))
     asked = pod(container(limits={"example.com/gpu": "1"}), annotations={"a/b": "true", "c/d": "nonsense"})

@@ -85,9 +85,11 @@ def test_several_gpus_get_the_slots_of_one_and_a_warning() -> None:
 def test_names_and_presets_are_configuration() -> None:
     settings = replace(
         DEFAULT_SETTINGS,
-        castslice_optimize="example.com/share",
-        castslice_workload="example.com/kind",
-        castslice_presets={"tiny": 9},
+        dialects={
+            "castslice.annotations.optimize": "example.com/share",
+            "castslice.annotations.workload-type": "example.com/kind",
+            "castslice.presets": {"tiny": 9},
+        },
     )
     annotations = {"example.com/share": "true", "example.com/kind": "tiny"}
     (reading,) = read(pod(container(limits=GPU), annotations=annotations), settings)

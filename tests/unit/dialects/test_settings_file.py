@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.dialects.known import castslice
 from gpuslice.dialects.settings_file import NO_FILE, SettingsError, parse
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 
@@ -22,12 +23,14 @@ def test_the_example_says_it_all() -> None:
         whole_resource="nvidia.com/gpu",
         shared_resource="example.com/gpu-slot",
         slots_per_gpu=4,
-        castslice_default_slots=1,
-        castslice_presets={"training": 4, "inference": 2, "notebook": 1},
-        castslice_optimize="example.com/share-gpu",
-        castslice_ratio="example.com/gpu-slots",
-        castslice_workload="example.com/workload",
+        dialects={
+            "castslice.presets": {"training": 4, "inference": 2, "notebook": 1},
+            "castslice.annotations.optimize": "example.com/share-gpu",
+            "castslice.annotations.slice-ratio": "example.com/gpu-slots",
+            "castslice.annotations.workload-type": "example.com/workload",
+        },
     )
+    assert found.settings.get(castslice.DEFAULT_SLOTS) == 1
 
 
 def test_the_document_shows_the_example() -> None:
@@ -38,11 +41,13 @@ def test_the_document_shows_the_example() -> None:
 
 def test_what_a_file_does_not_say_is_as_it_is_without_one() -> None:
     assert parse("# nothing\n", "file").settings == NO_FILE.settings == DEFAULT_SETTINGS
-    assert parse("slots-per-gpu = 4\n", "file").settings.castslice_presets == DEFAULT_SETTINGS.castslice_presets
+    assert parse("slots-per-gpu = 4\n", "file").settings.get(castslice.PRESETS) == DEFAULT_SETTINGS.get(
+        castslice.PRESETS
+    )
 
 
 def test_a_file_that_names_any_preset_names_them_all() -> None:
-    assert parse("[castslice.presets]\nbig = 8\n", "file").settings.castslice_presets == {"big": 8}
+    assert parse("[castslice.presets]\nbig = 8\n", "file").settings.get(castslice.PRESETS) == {"big": 8}
 
 
 @pytest.mark.parametrize(

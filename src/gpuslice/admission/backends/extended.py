@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from gpuslice.admission.granting import NotAllowedError
-from gpuslice.dialects.instaslice import resource_of
 from gpuslice.model import gpus
+from gpuslice.model.devices import mig_resource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def write(grants: Sequence[Grant], edit: PodEdit, context: Context, target: str, *, whole_as_slots: bool) -> list[str]:
     """Puts the slots in the place of what was asked, and returns what the user should know.
 
-    `whole_as_slots`: nvidia.com/gpu would be read as castslice when the pod is reviewed again.
+    `whole_as_slots`: whole GPUs would be read as a dialect when the pod is reviewed again.
     """
     warnings = []
     for given in grants:
@@ -55,7 +55,7 @@ def write(grants: Sequence[Grant], edit: PodEdit, context: Context, target: str,
 def _resource(given: Grant, context: Context, target: str, *, whole_as_slots: bool) -> tuple[str, int]:
     wanted = given.slice
     if wanted.mig_profile is not None:
-        return resource_of(wanted.mig_profile), wanted.devices
+        return mig_resource(wanted.mig_profile), wanted.devices
     if wanted.slots is not None:
         return target, wanted.slots
     if wanted.whole and not whole_as_slots:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.granting import not_allowed
 from gpuslice.dialects.fields import annotation_field
-from gpuslice.dialects.vcuda import CORE_LIMIT
+from gpuslice.dialects.known import vcuda
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuslice.admission.patching import PodEdit
     from gpuslice.model.policies import Rule
 
+#: gpu-manager's own: no setting renames it.
+_CORE_LIMIT: Final = vcuda.CORE_LIMIT.name
 _PERCENT: Final = re.compile(r"[1-9][0-9]{0,2}", re.ASCII)
 
 
@@ -24,11 +26,11 @@ def write(grants: Sequence[Grant], edit: PodEdit, rule: Rule) -> None:
     shares = [given.slice.cores for given in grants if not given.slice.whole]
     if not shares:
         return
-    said, most = edit.pod.annotations.get(CORE_LIMIT), rule.maximum.cores
+    said, most = edit.pod.annotations.get(_CORE_LIMIT), rule.maximum.cores
     if said is None:
-        edit.annotations[CORE_LIMIT] = str(max(shares))
+        edit.annotations[_CORE_LIMIT] = str(max(shares))
     elif most is not None and (_PERCENT.fullmatch(said) is None or int(said) > most):
         # gpu-manager lets a container use so much, however little it asked for.
         raise not_allowed(
-            annotation_field(CORE_LIMIT), rule, f"{said[:40]!r} is not 1 to {most}, the most that is allowed"
+            annotation_field(_CORE_LIMIT), rule, f"{said[:40]!r} is not 1 to {most}, the most that is allowed"
         )
