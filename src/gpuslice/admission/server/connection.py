@@ -11,6 +11,7 @@ import termios
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 #: Requests of one connection that are answered before others are looked at.
 _ANSWERS_AT_ONCE: Final = 8
+_SECONDS_AT_ONCE: Final = 0.002
 #: Answers that wait for a client to read them; beyond that it is not listened to.
 _MAX_UNREAD_BYTES: Final = 64 * 1024
 
@@ -103,7 +105,6 @@ class Connection(asyncio.Protocol):
         "_stream",
         "_task",
         "_transport",
-        "_turn",
         "deadline",
         "source",
     )
@@ -121,7 +122,6 @@ class Connection(asyncio.Protocol):
         self._fault: BadRequestError | None = None
         self._asked_bytes = 0
         self._paused = self._spoken = False
-        self._turn: asyncio.Handle | None = None
         self._since = self.deadline = 0.0
         self._enter(_Phase.HANDSHAKE if stream.handshaking else _Phase.IDLE, limits.handshake)
 
@@ -141,6 +141,11 @@ class Connection(asyncio.Protocol):
     def held_bytes(self) -> int:
         """Of bodies: of what comes in, and of what waits for its answer."""
         return self._reader.held_bytes + self._asked_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Received, and not looked at."""
+        return self._stream.buffered
 
     # What the event loop calls.
 
@@ -163,9 +168,12 @@ class Connection(asyncio.Protocol):
             self._spoken = True
             self._site.pool.heard(self)
         self._stream.put(data)
-        self._advance()
+        if self._reader.authenticated:
+            self.advance()
+        else:
+            self._site.pool.turns.work(self)
         if self._phase in (_Phase.ANSWER, _Phase.UNREAD) and self._stream.buffered > _MAX_AHEAD_BYTES:
-            self._pause()
+            self.pause()
 
     def eof_received(self) -> bool:
         """The client has gone. Whoever does not wait for an answer gets none."""
@@ -178,12 +186,12 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._phase is _Phase.UNREAD:
             self._enter(_Phase.IDLE, self._limits.idle)
-            self._advance()
+            self.advance()
 
     # From bytes to answers.
 
-    def _advance(self) -> None:
-        """Does all that can be done with what has arrived."""
+    def advance(self) -> None:
+        """Does all that can be done with what has arrived, or the first part of it if that is much."""
         try:
             self._read_requests()
         except StreamEndedError:
@@ -195,42 +203,40 @@ class Connection(asyncio.Protocol):
             self.drop("failed")
 
     def _read_requests(self) -> None:
-        reader, stream = self._reader, self._stream
-        answered = 0
+        reader = self._reader
+        answered, late = 0, 0.0
         while self._phase in (_Phase.HANDSHAKE, _Phase.IDLE, _Phase.REQUEST):
             if reader.ready:
-                if answered == _ANSWERS_AT_ONCE:
-                    self._let_others_go_first()
+                if not answered:
+                    late = monotonic() + _SECONDS_AT_ONCE
+                elif answered == _ANSWERS_AT_ONCE or monotonic() > late:
+                    self._site.pool.turns.wait(self)
                     return
                 answered += 1
                 self._answer(reader.ready.popleft())
             elif self._fault is not None:
                 self._refuse(self._fault)
-            else:
-                piece = stream.take()
-                if output := stream.output():
-                    self._transport.write(output)
-                if self._phase is _Phase.HANDSHAKE and not stream.handshaking:
-                    self._shake_hands()
-                if not piece:
-                    break
-                try:
-                    reader.feed(piece)
-                except BadRequestError as fault:
-                    self._fault = fault
+            elif not self._read_piece():
+                break
         if reader.begun and self._phase in (_Phase.IDLE, _Phase.REQUEST):
             self._wait_for_more()
         self._resume()
 
-    def _let_others_go_first(self) -> None:
-        """A client that sends many requests at once has them answered a few at a time."""
-        self._pause()
-        if self._turn is None:
-            self._turn = self._site.loop.call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn = None
-        self._advance()
+    def _read_piece(self) -> bool:
+        """Takes the next bytes of what the client says; False if there are none."""
+        stream = self._stream
+        piece = stream.take()
+        if output := stream.output():
+            self._transport.write(output)
+        if self._phase is _Phase.HANDSHAKE and not stream.handshaking:
+            self._shake_hands()
+        if not piece:
+            return False
+        try:
+            self._reader.feed(piece)
+        except BadRequestError as fault:
+            self._fault = fault
+        return True
 
     def _shake_hands(self) -> None:
         """The handshake is done: it is known now whether the client is an API server."""
@@ -274,7 +280,7 @@ class Connection(asyncio.Protocol):
         else:
             answer = task.result()  # handlers answer their own failures
         self._send(request, answer)
-        self._advance()
+        self.advance()
 
     def _send(self, request: Request, answer: Response) -> None:
         """Says it, and is ready for the next request or done."""
@@ -329,7 +335,7 @@ class Connection(asyncio.Protocol):
     def close_if_quiet(self, seconds: float) -> None:
         """Closes it if it was idle for so long and no request is on its way in."""
         idle = self._phase is _Phase.IDLE and self._site.loop.time() - self._since >= seconds
-        if idle and not self._waiting_bytes():
+        if idle and not self._stream.buffered and not self._waiting_bytes():
             self._close()
 
     def drop(self, reason: str) -> None:
@@ -376,7 +382,8 @@ class Connection(asyncio.Protocol):
         self._since = now = self._site.loop.time()
         self.deadline = now + seconds
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Takes no more from the client until it has seen to what there is."""
         if not self._paused:
             self._paused = True
             self._transport.pause_reading()

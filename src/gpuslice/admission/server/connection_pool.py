@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.server.sources import Sources
+from gpuslice.admission.server.turns import Turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,6 +32,8 @@ FREE_HELD_BYTES: Final = 64 * 1024
 _SHARE: Final = 8
 _LARGEST_SHARE: Final = 4
 _SOME_DOZENS: Final = 48
+#: Of the loop's time, for clients that are not API servers: they wait when they have used that.
+PART_OF_STRANGERS: Final = 0.25
 #: How long an address is known for the API server that came from it.
 _TRUSTED_SECONDS: Final = 3600.0
 
@@ -48,6 +51,8 @@ class ConnectionPool:
         self._trusted_until: dict[str, float] = {}
         self._large: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: Whose work is done when, of those that have proven nothing.
+        self.turns: Final = Turns(loop)
         #: Whether API servers prove that they are.
         self.authenticates = False
 
@@ -75,6 +80,11 @@ class ConnectionPool:
         if not self.authenticates:
             return self._most
         return max(1, min(max(self._most // _SHARE, _SOME_DOZENS), self._most // _LARGEST_SHARE))
+
+    def expect_proof(self) -> None:
+        """From now on API servers prove that they are."""
+        self.authenticates = True
+        self.turns.part = PART_OF_STRANGERS
 
     def join(self, connection: Connection) -> None:
         """A new connection; another goes for it if there are too many."""
@@ -108,6 +118,7 @@ class ConnectionPool:
 
     def leave(self, connection: Connection) -> None:
         self._large.pop(connection, None)
+        self.turns.forget(connection)
         if self._authenticated.pop(connection, self) is not None:
             self._remove_unproven(connection)
 
@@ -172,6 +183,7 @@ class ConnectionPool:
         for connection in self:
             if connection.deadline <= now:
                 connection.expire()
+        self.turns.forget_idle()
         for address in [address for address, until in self._trusted_until.items() if until <= now]:
             del self._trusted_until[address]
             self._move(address, self._trusted, self._others)

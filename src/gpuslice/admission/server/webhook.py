@@ -12,7 +12,7 @@ import structlog
 
 from gpuslice.admission.server import listening
 from gpuslice.admission.server.connection import Connection, Limits, Site
-from gpuslice.admission.server.connection_pool import ConnectionPool
+from gpuslice.admission.server.connection_pool import PART_OF_STRANGERS, ConnectionPool
 from gpuslice.admission.server.drop_report import DropReport
 from gpuslice.admission.server.endpoints import Health, Reviews, Routes, add_metrics
 from gpuslice.admission.server.metrics import LOUD_FAULTS, Metrics
@@ -82,6 +82,7 @@ class Webhook:
         # Two pools: however many hang on the one, probes and metrics are served.
         pool = ConnectionPool(_most_connections(options.max_connections), loop)
         watchers = ConnectionPool(_MOST_WATCHERS, loop)
+        watchers.turns.part = PART_OF_STRANGERS
         drops = DropReport(loop)
         tls = self._site(pool, loop, self._review_routes(), drops)
         plain = self._site(watchers, loop, self._metrics_routes(), drops)
@@ -138,14 +139,15 @@ class Webhook:
         """Has the pool know whether API servers prove that they are, and the log as well."""
 
         def changed() -> None:
-            pool.authenticates = True
+            pool.expect_proof()
             # These were asked for no proof, or for another.
             pool.close_unproven()
             self._log.info("reviews are taken from API servers alone")
 
         self._identity.on_client_authority = changed
-        pool.authenticates = self._identity.client_authority is not None
-        if not pool.authenticates:
+        if self._identity.client_authority is not None:
+            pool.expect_proof()
+        else:
             self._log.warning(
                 "reviews are taken from all who reach the port: no --client-authority tells API servers from others"
             )
