@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import struct
 import threading
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 #: As many open ones as an attacker keeps.
 _KEPT = 100
+_ATTACKERS = 4
 #: Ends a connection without a trace, so that the attacker does not run out of ports.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -25,20 +27,21 @@ _RESET = struct.pack("ii", 1, 0)
 def connects(port: int, sources: Sequence[str], hello: bytes = b"") -> Iterator[Callable[[], int]]:
     """Connections that say nothing but that, one after another; asked, it tells how many there were."""
     over = threading.Event()
-    counts = [0] * len(sources)
+    counts = [0] * min(_ATTACKERS, len(sources))
 
     def attack(number: int) -> None:
+        own = itertools.cycle(sources[number :: len(counts)])
         kept: list[socket.socket] = []
         while not over.is_set():
             with contextlib.suppress(OSError):
-                kept.append(_connect(port, sources[number], hello))
+                kept.append(_connect(port, next(own), hello))
                 counts[number] += 1
             if len(kept) > _KEPT:
                 kept.pop(0).close()
         for each in kept:
             each.close()
 
-    threads = [threading.Thread(target=attack, args=(number,), daemon=True) for number in range(len(sources))]
+    threads = [threading.Thread(target=attack, args=(number,), daemon=True) for number in range(len(counts))]
     for thread in threads:
         thread.start()
     try:

@@ -13,6 +13,7 @@ from tests.webhook.support import HAMI, NO_GPU, Authority, Client, ServerThread,
 
 if TYPE_CHECKING:
     from tests.webhook.conftest import StartServer
+    from tests.webhook.support import WebhookProcess
 
 MOST = 64
 ROUNDS = 40
@@ -74,6 +75,41 @@ def test_an_api_server_with_its_certificate_is_served_whatever_else_connects(
             with guarded.connect_with(known) as client:
                 assert client.review(HAMI).response["allowed"]
         assert guarded.faults("crowded_out") > 0
+
+
+def test_an_api_server_that_came_before_comes_again_though_hundreds_of_addresses_connect(
+    guarded: ServerThread, api_servers: Authority
+) -> None:
+    """No address has more than another, so that its number of connections tells nothing."""
+    known = guarded.authority.client_context(api_servers)
+    with guarded.connect_with(known) as client:
+        assert client.review(NO_GPU).response["allowed"]
+    with connects(guarded.port, [f"127.0.{network}.{host}" for network in (1, 2) for host in range(1, 201)]) as count:
+        eventually(lambda: count() > 4 * MOST, "the attack has begun")
+        for _ in range(ROUNDS):
+            with guarded.connect_with(known) as client:
+                assert client.review(HAMI).response["allowed"]
+    assert guarded.faults("crowded_out") > 0
+
+
+def test_a_server_that_is_crowded_stops_in_order(new_webhook: WebhookProcess, api_servers: Authority) -> None:
+    file = new_webhook.folder / "ca.crt"
+    file.write_text(api_servers.certificate)
+    webhook = new_webhook.start("--drain", "60s", "--client-authority", str(file))
+    with (
+        webhook.connect_as(api_servers) as client,
+        held(MOST, webhook.port, None, TENANTS[0], lambda each: each.send(HALF_A_HANDSHAKE)),
+        connects(webhook.port, TENANTS[1:]) as count,
+    ):
+        assert client.review(NO_GPU).response["allowed"]
+        eventually(lambda: count() > MOST, "the attack has begun")
+        webhook.terminate()
+        eventually(lambda: webhook.get("/readyz").status == 503, "it stops")
+        answer = client.review(NO_GPU)
+        assert answer.response["allowed"]
+        assert answer.headers["connection"] == "close"
+        webhook.terminate()  # once more: it need not wait any longer
+        assert webhook.wait() == 0
 
 
 def test_strangers_have_a_small_share_and_no_connection_of_an_api_server_goes_for_one(

@@ -207,9 +207,9 @@ class Connection(asyncio.Protocol):
         answered, late = 0, 0.0
         while self._phase in (_Phase.HANDSHAKE, _Phase.IDLE, _Phase.REQUEST):
             if reader.ready:
-                if not answered:
+                if answered == 1:  # most come alone, and need no clock
                     late = monotonic() + _SECONDS_AT_ONCE
-                elif answered == _ANSWERS_AT_ONCE or monotonic() > late:
+                elif answered == _ANSWERS_AT_ONCE or (answered and monotonic() > late):
                     self._site.pool.turns.wait(self)
                     return
                 answered += 1
@@ -284,9 +284,10 @@ class Connection(asyncio.Protocol):
 
     def _send(self, request: Request, answer: Response) -> None:
         """Says it, and is ready for the next request or done."""
-        # A client that was not asked for the proof which is wanted now is asked on its next connection.
-        unasked = self._site.pool.authenticates and not self._stream.asks_for_proof
-        close = unasked or self._site.draining or not request.keep_alive
+        site = self._site
+        close = site.draining or not request.keep_alive
+        if site.pool.authenticates and not self._stream.asks_for_proof:
+            close = True  # on its next connection the client is asked for the proof that is wanted now
         self._enter(_Phase.IDLE, self._limits.head if self._reader.refuses_posts else self._limits.idle)
         if answer.proper and not request.authenticated:
             self._site.pool.recognize(self)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuslice.admission.server.connection_pool import ConnectionPool
 
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 4096
 #: Those that are connected are served before more are taken: a flood of newcomers slows them down by this much.
 _AT_ONCE: Final = 16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -45,31 +45,26 @@ class Turns:
         self._queue: dict[str, None] = {}
         self._waiting_bytes = 0
         self._next: asyncio.Handle | None = None
-        #: What all addresses together may use before they wait, of the loop's time.
-        self.part = 1.0
+        #: What all addresses together may use before they wait, of the loop's time; and each of them.
+        self.part = self._rate = 1.0
 
     def work(self, connection: Connection) -> None:
         """Something has come in: has the connection see to it, now or when it is its address's turn."""
         now = monotonic()
-        account = self._accounts.get(connection.source)
-        if account is None:
-            account = self._accounts[connection.source] = _Account(now)
-        else:
-            earned = (now - account.seen) * self.part / len(self._accounts)
-            account.seconds = min(account.seconds + earned, _BURST)
-            account.seen = now
-        if account.seconds > 0 and connection not in account.waiting:
+        account = self._accounts.get(connection.source) or self._open(connection.source)
+        seconds = account.seconds + (now - account.seen) * self._rate
+        seconds = min(seconds, _BURST)
+        account.seen = now
+        if seconds > 0 and not (account.waiting and connection in account.waiting):
             connection.advance()
-            account.seconds -= monotonic() - now
+            account.seconds = seconds - (monotonic() - now)
         else:
+            account.seconds = seconds
             self._wait(connection, account)
 
     def wait(self, connection: Connection) -> None:
         """It has more to do, and has had its turn."""
-        account = self._accounts.get(connection.source)
-        if account is None:
-            account = self._accounts[connection.source] = _Account(monotonic())
-        self._wait(connection, account)
+        self._wait(connection, self._accounts.get(connection.source) or self._open(connection.source))
 
     def forget(self, connection: Connection) -> None:
         """It has ended."""
@@ -82,6 +77,15 @@ class Turns:
         before = monotonic() - _IDLE_SECONDS
         for source in [source for source, each in self._accounts.items() if each.seen < before and not each.waiting]:
             del self._accounts[source]
+        self._share_out()
+
+    def _open(self, source: str) -> _Account:
+        account = self._accounts[source] = _Account(monotonic())
+        self._share_out()
+        return account
+
+    def _share_out(self) -> None:
+        self._rate = self.part / max(1, len(self._accounts))
 
     def _wait(self, connection: Connection, account: _Account) -> None:
         self._take(connection, account)
