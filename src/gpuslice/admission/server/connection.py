@@ -8,6 +8,7 @@ import array
 import asyncio
 import fcntl
 import termios
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from gpuslice.admission.server.connection_pool import FREE_HELD_BYTES
+from gpuslice.admission.server.large_reviews import caller
 from gpuslice.admission.server.requests import BadRequestError, RequestReader
 from gpuslice.admission.server.responses import CONTINUE, Response, plain
 from gpuslice.admission.server.streams import StreamEndedError, StreamError
@@ -268,7 +270,9 @@ class Connection(asyncio.Protocol):
             return
         self._enter(_Phase.ANSWER, self._limits.answer)
         self._asked_bytes = len(request.body)
-        self._task = self._site.loop.create_task(answer)
+        context = copy_context()
+        context.run(caller.set, self.source)
+        self._task = self._site.loop.create_task(answer, context=context)
         self._task.add_done_callback(lambda task: self._answered(request, task))
 
     def _answered(self, request: Request, task: asyncio.Task[Response]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -15,6 +14,7 @@ from gpuslice.admission.context import UnknownNamespaceError
 from gpuslice.admission.decisions import NO_GPU, Outcome
 from gpuslice.admission.review import ReviewError, examine, read_request
 from gpuslice.admission.server import validating
+from gpuslice.admission.server.large_reviews import LargeReviews
 from gpuslice.admission.server.metrics import Refusal
 from gpuslice.admission.server.responses import JSON, Response, plain
 from gpuslice.model.errors import GpusliceError
@@ -111,7 +111,7 @@ class Reviews:
     def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(1, "large-review")
+        self._large = LargeReviews()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
     def add_to(self, routes: Routes) -> None:
@@ -129,7 +129,7 @@ class Reviews:
         return _proper(denied.body)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._large.close()
 
     def mutate(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         """The rewrite. Answers at once, unless there is something to wait for."""
@@ -257,16 +257,14 @@ class Reviews:
         return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "gpuslice: the review failed; its log says why")
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """One at a time, so that many large reviews take no more than one."""
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, work)
+            return await self._large.run(work)
         except UnknownNamespaceError as unknown:
             try:
                 await self._cluster.learn(unknown.namespace)
             except GpusliceError as error:
                 raise _UnknownPolicyError(f"the labels of namespace {unknown.namespace}: {error}") from error
-            return await loop.run_in_executor(self._threads, work)
+            return await self._large.run(work)
 
     def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
         decision = reviewed.decision
