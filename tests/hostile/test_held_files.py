@@ -107,7 +107,7 @@ def test_a_lease_on_the_cells_costs_the_tenant_its_own(
     assert hostile.do("lease-cells") == "leased"
     agent.start()
     serves(agent, neighbour, other)
-    assert let_in(tenant, session).slot == 1
+    serves(agent, let_in(tenant, session), session)
 
 
 def test_locks_on_what_a_tenant_has_are_nobodys_concern(

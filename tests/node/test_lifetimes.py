@@ -36,7 +36,7 @@ def exists(agent: AgentProcess, name: str) -> bool:
 def test_an_expired_session_denies_and_is_released_with_its_last_process(
     agent: AgentProcess, tenant: StartTenant
 ) -> None:
-    session = agent.create(ttl_seconds=0.7)
+    session = agent.create(ttl_seconds=5)  # a tenant takes a while to start on a busy machine
     first, second = tenant(session), tenant(session)
     first.do("charge", 0, 100 * UNIT)
     eventually(lambda: first.control()[0] == page.EXPIRED)

@@ -109,10 +109,7 @@ class AttachServer:
                     self._make_room()
                 return
             connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
-            if len(self._pending) >= self._max_pending or not self._registry.has_descriptors(len(self._pending) + 1):
-                if not self._pending:  # what is left is for those who are attached, and for giving back
-                    self._hang_ups.close(connection)
-                    continue
+            if self._is_crowded():
                 self._drop(next(iter(self._pending.values())))
             pending = _Pending(connection)
             self._pending[pending.descriptor] = pending
@@ -120,6 +117,11 @@ class AttachServer:
             if self._pending.get(pending.descriptor) is pending:
                 pending.watched = True
                 self._loop.add_reader(pending.descriptor, self._receive, pending)
+
+    def _is_crowded(self) -> bool:
+        """Whether one must go for another to come: some descriptors are for those who are attached, and giving back."""
+        count = len(self._pending)
+        return count >= self._max_pending or (count > 0 and not self._registry.has_descriptors(count + 1))
 
     def _make_room(self) -> None:
         """No descriptor is left. Whoever has not asked for longest goes; if there is none, we wait and do not spin."""
