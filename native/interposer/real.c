@@ -5,13 +5,10 @@
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *const usual_folders[] = {
     "/usr/lib/x86_64-linux-gnu",
@@ -62,12 +59,12 @@ static void *open_file(const char *folder, size_t length, const char *soname) {
 }
 
 static void *search(const struct real_library *library) {
-    const char *given = getenv(library->variable);
+    const char *given = secure_getenv(library->variable); /* a set-user-ID program must not load what its user names */
     if (given != NULL && given[0] == '/') {
         void *handle = real_dlopen(given, RTLD_NOW | RTLD_LOCAL);
         return handle != NULL && !is_stand_in(handle) ? handle : NULL;
     }
-    const char *folders = getenv("LD_LIBRARY_PATH");
+    const char *folders = secure_getenv("LD_LIBRARY_PATH");
     while (folders != NULL && *folders != '\0') {
         size_t length = strcspn(folders, ":;");
         void *handle = length > 0 ? open_file(folders, length, library->soname) : NULL;
@@ -85,24 +82,24 @@ static void *search(const struct real_library *library) {
     return NULL;
 }
 
-/* Under the lock. */
+/* Two threads may search at the same time: both find the same library. A lock would be held while the library's
+ * constructors run, and a child that is forked meanwhile would find it taken. */
 static void *library_handle(struct real_library *library) {
-    if (!library->searched) {
-        library->handle = search(library);
-        library->searched = true;
+    if (!atomic_load_explicit(&library->searched, memory_order_acquire)) {
+        void *found = search(library);
+        if (found != NULL) {
+            atomic_store_explicit(&library->handle, found, memory_order_relaxed);
+        }
+        atomic_store_explicit(&library->searched, true, memory_order_release);
     }
-    return library->handle;
+    return atomic_load_explicit(&library->handle, memory_order_relaxed);
 }
 
 bool real_present(struct real_library *library) {
-    pthread_mutex_lock(&lock);
-    bool present = library_handle(library) != NULL;
-    pthread_mutex_unlock(&lock);
-    return present;
+    return library_handle(library) != NULL;
 }
 
 real_pointer real_resolve(struct real_library *library, size_t index) {
-    pthread_mutex_lock(&lock);
     void *handle = library_handle(library);
     real_pointer function = library->absent;
     if (handle != NULL) {
@@ -111,6 +108,5 @@ real_pointer real_resolve(struct real_library *library, size_t index) {
         function = symbol != NULL ? function : library->missing;
     }
     atomic_store_explicit(&library->table[index], function, memory_order_release);
-    pthread_mutex_unlock(&lock);
     return function;
 }

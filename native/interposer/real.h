@@ -17,8 +17,8 @@ struct real_library {
     _Atomic(real_pointer) *table; /* resolved functions, by index */
     real_pointer missing;         /* stands for a function that the library has not: answers "not supported" */
     real_pointer absent;          /* stands for every function when there is no library at all */
-    void *handle;                 /* under the lock in real.c */
-    bool searched;
+    _Atomic(void *) handle;       /* the library, NULL if there is none */
+    _Atomic bool searched;
 };
 
 real_pointer real_resolve(struct real_library *library, size_t index);

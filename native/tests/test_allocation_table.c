@@ -16,7 +16,8 @@ static void *mmap_or_not(void *address, size_t bytes, int protection, int flags,
 
 #include <pthread.h>
 
-static struct table table;
+static struct table table = TABLE_INITIALIZER;
+static struct table_entry replaced;
 
 static struct table_entry entry_of(uint64_t key, uint64_t owner, uint64_t bytes) {
     return (struct table_entry){.key = key, .owner = owner, .bytes = bytes, .gpu = key % 16, .kind = CHARGE_LINEAR};
@@ -55,7 +56,8 @@ static void test_against_model(void) {
             CHECK(visited == expected);
         } else if (what < 550) {
             entry = entry_of(key_of(number), 1 + (uint64_t)rand_r(&seed) % 8, (uint64_t)rand_r(&seed));
-            CHECK(table_put(&table, &entry));
+            CHECK(table_put(&table, &entry, &replaced));
+            CHECK(replaced.key == model[number].key && (replaced.key == 0 || replaced.bytes == model[number].bytes));
             model[number] = entry;
         } else {
             bool found = table_take(&table, key_of(number), &entry);
@@ -82,7 +84,7 @@ static void count(const struct table_entry *entry) {
 static void test_hundred_thousand(void) {
     for (uint64_t i = 0; i < 100000; i++) {
         struct table_entry entry = entry_of(key_of((unsigned int)i), i % 2 + 1, i);
-        CHECK(table_put(&table, &entry));
+        CHECK(table_put(&table, &entry, &replaced));
     }
     visited = 0;
     table_take_owner(&table, 1, count);
@@ -99,7 +101,7 @@ static void test_hundred_thousand(void) {
     table_forget(&table);
 }
 
-/* ---- threads: each has keys of its own and all fight over some; what one took nobody else gets ---- */
+/* ---- threads: each has keys of its own and all fight over some; what one took no other gets ---- */
 
 #define THREADS 8
 #define ROUNDS 30000
@@ -111,14 +113,14 @@ static void *put_and_take(void *argument) {
     uint64_t self = (uint64_t)(uintptr_t)argument;
     unsigned int seed = (unsigned int)self + 1;
     for (uint64_t i = 0; i < ROUNDS; i++) {
-        struct table_entry own = entry_of(key_of((unsigned int)(1000000 * (self + 1) + i)), self + 1, i), found;
-        CHECK(table_put(&table, &own));
+        struct table_entry own = entry_of(key_of((unsigned int)(1000000 * (self + 1) + i)), self + 1, i), found, former;
+        CHECK(table_put(&table, &own, &former) && former.key == 0);
         unsigned int number = (unsigned int)rand_r(&seed) % SHARED_KEYS;
         if (table_take(&table, key_of(number), &found)) {
             CHECK(found.key == key_of(number) && found.bytes == number);
             CHECK(atomic_fetch_sub(&shared_balance[number], 1) == 1);
             atomic_fetch_add(&shared_balance[number], 1); /* before it is there again for others */
-            CHECK(table_put(&table, &found));
+            CHECK(table_put(&table, &found, &former) && former.key == 0);
         }
         if (i % 4 != 0) { /* every fourth stays: the shards grow while others look into them */
             CHECK(table_take(&table, own.key, &found) && found.bytes == i);
@@ -131,7 +133,7 @@ static void test_threads(void) {
     pthread_t threads[THREADS];
     for (unsigned int i = 0; i < SHARED_KEYS; i++) {
         struct table_entry entry = entry_of(key_of(i), 99, i);
-        CHECK(table_put(&table, &entry));
+        CHECK(table_put(&table, &entry, &replaced));
         atomic_store(&shared_balance[i], 1);
     }
     for (uintptr_t i = 0; i < THREADS; i++) {
@@ -156,14 +158,14 @@ static void test_threads(void) {
 static void test_no_memory(void) {
     struct table_entry entry = entry_of(key_of(1), 1, 1);
     refuse_memory = true;
-    CHECK(!table_put(&table, &entry));
+    CHECK(!table_put(&table, &entry, &replaced));
     refuse_memory = false;
-    CHECK(table_put(&table, &entry));
+    CHECK(table_put(&table, &entry, &replaced));
     refuse_memory = true;
     uint64_t accepted = 1, refused = 0;
     for (unsigned int i = 2; i < 20000; i++) {
         entry = entry_of(key_of(i), 1, i);
-        bool fits = table_put(&table, &entry);
+        bool fits = table_put(&table, &entry, &replaced);
         accepted += fits;
         refused += !fits;
     }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support import SimulatedMachine
 
 MIB = 1 << 20
+INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 #: Prints what NVML counts on each GPU, in bytes, one line per line of input.
 _OBSERVER = """

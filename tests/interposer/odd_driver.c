@@ -47,7 +47,15 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64
     return look_up(symbol, function, version, flags, status);
 }
 
-int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
+static int look_up_without_status(const char *symbol, void **function, int version, uint64_t flags) {
     int result = look_up(symbol, function, version, flags, NULL);
     return result == 0 && *function == NULL ? 500 : result;
+}
+
+int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
+    return look_up_without_status(symbol, function, version, flags);
+}
+
+int cuGetProcAddress_ptsz(const char *symbol, void **function, int version, uint64_t flags) {
+    return look_up_without_status(symbol, function, version, flags != 0 ? flags : 2);
 }

@@ -52,7 +52,10 @@ static void *ask_driver(void *library, const char *name, const char *way) {
     CUdriverProcAddressQueryResult status;
     bool per_thread = strstr(way, "per-thread") != NULL;
     cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    if (strstr(way, "v1") != NULL) {
+    if (strstr(way, "ptsz") != NULL) {
+        get_v1 get = (get_v1)dlsym(library, "cuGetProcAddress_ptsz");
+        get(plain, &function, 11080, 0);
+    } else if (strstr(way, "v1") != NULL) {
         get_v1 get = (get_v1)dlsym(library, "cuGetProcAddress");
         get(plain, &function, 11080, flags);
     } else {
@@ -91,6 +94,7 @@ struct block {
     CUmipmappedArray mipmap;
     CUgraph graph;
     CUgraphExec executable;
+    size_t offset; /* in the multicast object */
 };
 
 static struct block blocks[MOST_BLOCKS];
@@ -98,6 +102,8 @@ static int block_count;
 static CUdevice device;
 static CUcontext context;
 static CUmemoryPool pool;
+static CUmemGenericAllocationHandle multicast;
+static size_t bound;
 static CUstream stream, capturing;
 
 static CUmemAllocationProp physical_properties(void) {
@@ -144,6 +150,61 @@ static CUresult take_mapped(struct block *block) {
     CUresult result = CALL(cuMemAddressReserve)(&block->address, block->bytes, 0, 0, 0);
     result = result == CUDA_SUCCESS ? take_physical(block) : result;
     return result == CUDA_SUCCESS ? CALL(cuMemMap)(block->address, block->bytes, 0, block->handle, 0) : result;
+}
+
+/* Memory of a part of the device, which is not of the type of the device's. */
+static CUresult take_locality_domain(struct block *block) {
+    CUmemAllocationProp properties = physical_properties();
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    properties.location.localized.deviceId = (unsigned char)device;
+    properties.location.localized.localityDomainId = 0;
+    return CALL(cuMemCreate)(&block->handle, block->bytes, &properties, 0);
+}
+
+static CUresult take_nowhere(struct block *block) { /* a type of location that no header has */
+    CUmemAllocationProp properties = physical_properties();
+    properties.location.type = (CUmemLocationType)77;
+    return CALL(cuMemCreate)(&block->handle, block->bytes, &properties, 0);
+}
+
+static CUresult take_from_domain_pool(struct block *block) {
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN}};
+    properties.location.localized.deviceId = (unsigned char)device;
+    CUresult result = pool == NULL ? CALL(cuMemPoolCreate)(&pool, &properties) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? CALL(cuMemAllocFromPoolAsync)(&block->address, block->bytes, pool, stream) : result;
+}
+
+static CUresult use_multicast(void) {
+    CUmulticastObjectProp properties = {.numDevices = 1, .size = (size_t)1 << 30};
+    CUresult result = multicast == 0 ? CALL(cuMulticastCreate)(&multicast, &properties) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? CALL(cuMulticastAddDevice)(multicast, device) : result;
+}
+
+/* Only the multicast object holds it afterwards. */
+static CUresult take_bound(struct block *block) {
+    CUresult result = use_multicast();
+    result = result == CUDA_SUCCESS ? take_physical(block) : result;
+    if (result == CUDA_SUCCESS) {
+        block->offset = bound;
+        bound += block->bytes;
+        result = CALL(cuMulticastBindMem)(multicast, block->offset, block->handle, 0, block->bytes, 0);
+        CALL(cuMemRelease)(block->handle);
+    }
+    return result;
+}
+
+static CUresult take_bound_by_address(struct block *block) {
+    CUresult result = use_multicast();
+    result = result == CUDA_SUCCESS ? take_mapped(block) : result;
+    if (result == CUDA_SUCCESS) {
+        block->offset = bound;
+        bound += block->bytes;
+        result = CALL(cuMulticastBindAddr)(multicast, block->offset, block->address, block->bytes, 0);
+        CALL(cuMemUnmap)(block->address, block->bytes);
+        CALL(cuMemRelease)(block->handle);
+    }
+    return result;
 }
 
 static CUresult take_array_1d(struct block *block) {
@@ -263,6 +324,11 @@ static const struct {
     {"physical", take_physical},
     {"shareable", take_shareable},
     {"mapped", take_mapped},
+    {"locality-domain", take_locality_domain},
+    {"nowhere", take_nowhere},
+    {"domain-pool", take_from_domain_pool},
+    {"bound", take_bound},
+    {"bound-by-address", take_bound_by_address},
     {"array-1d", take_array_1d},
     {"array-2d", take_array_2d},
     {"array-3d", take_array_3d},
@@ -331,6 +397,9 @@ static CUresult give(const char *how, struct block *block) {
     }
     if (strcmp(how, "retain-release") == 0) {
         return retain_then_release_all(block);
+    }
+    if (strcmp(how, "unbind") == 0) {
+        return CALL(cuMulticastUnbind)(multicast, device, block->offset, block->bytes);
     }
     if (strcmp(how, "array") == 0) {
         return CALL(cuArrayDestroy)(block->array);
@@ -401,19 +470,41 @@ static CUresult open_handle(const char *text) {
     return result;
 }
 
+/* In a child of a process that uses CUDA the driver refuses everything. */
+static bool child_is_refused(void) {
+    CUdeviceptr address = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp properties = physical_properties();
+    const struct block *last = &blocks[block_count - 1];
+    size_t free_bytes, total;
+    CUresult results[] = {
+        CALL(cuMemFree_v2)(blocks[0].address),
+        CALL(cuMemAlloc_v2)(&address, 512),
+        CALL(cuCtxSynchronize)(),
+        CALL(cuMemFreeAsync)(blocks[0].address, NULL),
+        CALL(cuMemAllocAsync)(&address, 512, NULL),
+        CALL(cuMemCreate)(&handle, (size_t)2 << 20, &properties, 0),
+        CALL(cuMemRelease)(last->handle),
+        CALL(cuMemUnmap)(last->address, last->bytes),
+        CALL(cuGraphLaunch)(last->executable, NULL),
+        CALL(cuDeviceGraphMemTrim)(device),
+        CALL(cuMemGetInfo_v2)(&free_bytes, &total),
+    };
+    bool refused = true;
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
+        refused &= results[i] != CUDA_SUCCESS;
+    }
+    CALL(cuMemPoolTrimTo)(pool, 0);
+    CALL(cuDevicePrimaryCtxReset_v2)(device);
+    return refused;
+}
+
 static CUresult fork_and_take(void) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        CUdeviceptr address = 0;
-        CUresult results[] = {CALL(cuMemFree_v2)(blocks[0].address), CALL(cuMemAlloc_v2)(&address, 512),
-                              CALL(cuCtxSynchronize)(), CALL(cuMemFreeAsync)(blocks[0].address, NULL)};
-        for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
-            if (results[i] == CUDA_SUCCESS) {
-                _exit(1);
-            }
-        }
-        _exit(0);
+        alarm(60); /* a child that waits for a lock of its parent's would wait forever */
+        _exit(child_is_refused() ? 0 : 1);
     }
     int status;
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? (CUresult)WEXITSTATUS(status) : (CUresult)-1;
@@ -468,6 +559,12 @@ static CUresult act(const char *what) {
     if (strcmp(what, "destroy-pool") == 0) {
         CUresult result = CALL(cuMemPoolDestroy)(pool);
         pool = NULL;
+        return result;
+    }
+    if (strcmp(what, "release-multicast") == 0) {
+        CUresult result = CALL(cuMemRelease)(multicast);
+        multicast = 0;
+        bound = 0;
         return result;
     }
     if (strcmp(what, "trim-graphs") == 0) {

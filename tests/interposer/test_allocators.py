@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interposer.node import MIB, OUT_OF_MEMORY
+from tests.interposer.node import INVALID_VALUE, MIB, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
+    from tests.interposer.conftest import MakeNode
     from tests.interposer.node import Node, Tenant
 
 LIMIT = 64 * MIB
@@ -49,6 +50,8 @@ WAYS = [
     Way("mapped", "release-unmap"),
     Way("mapped", "unmap-release"),
     Way("mapped", "retain-release"),
+    Way("locality-domain", "release"),
+    Way("domain-pool", "free", ("destroy-pool",)),
     Way("array-1d", "array"),
     Way("array-2d", "array"),
     Way("array-3d", "array"),
@@ -62,6 +65,9 @@ WAYS = [
     Way("managed", None, ("reset-primary", "use-primary")),
     Way("array-2d", None, ("reset-primary", "use-primary")),
     Way("mipmap", None, ("release-primary", "use-primary")),
+    Way("async", None, ("reset-primary", "use-primary")),
+    Way("own-pool", None, ("reset-primary", "use-primary")),
+    Way("graph", None, ("reset-primary", "use-primary")),
 ]
 
 
@@ -86,7 +92,7 @@ def test_the_limit_can_be_had_not_a_byte_more_and_all_of_it_again(way: Way, node
 
 def refused_everything(tenant: Tenant) -> None:
     """That with nothing left no allocator gives the least bit."""
-    least = {"physical": 2 * MIB, "mapped": 2 * MIB, "array-3d": 1 * MIB}
+    least = {"physical": 2 * MIB, "mapped": 2 * MIB, "locality-domain": 2 * MIB, "array-3d": 1 * MIB}
     codes = {way.kind: tenant.take(way.kind, least.get(way.kind, 64 * 1024)) for way in WAYS}
     assert codes == dict.fromkeys(codes, OUT_OF_MEMORY)
 
@@ -191,6 +197,43 @@ def test_physical_memory_is_charged_until_the_last_of_handle_and_mapping(node: N
     node.expect_used(0)
 
 
+MULTICAST = [
+    ("bound", "unbind", None),
+    ("bound-by-address", "unbind", None),
+    ("bound", None, "release-multicast"),
+    ("bound-by-address", None, "release-multicast"),
+]
+
+
+@pytest.mark.parametrize(("kind", "each", "then"), MULTICAST)
+def test_memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_is_gone(
+    kind: str, each: str | None, then: str | None, make_node: MakeNode
+) -> None:
+    node = make_node("1xH100-80GB")
+    session = node.session(LIMIT)
+    tenant = node.tenant(session)
+    for _ in range(2):
+        blocks = tenant.fill(kind, PIECE, times=PIECES)
+        assert node.held(session) == [LIMIT]
+        node.expect_used(LIMIT)
+        assert tenant.take("linear", 512) == OUT_OF_MEMORY
+        if each is not None:
+            assert [tenant.give(each, block) for block in blocks] == [0] * PIECES
+        if then is not None:
+            assert tenant.do(then) == 0
+        assert node.held(session) == [0]
+        node.expect_used(0)
+    tenant.fill("linear", LIMIT, times=1)
+
+
+def test_a_place_that_the_driver_does_not_know_is_not_charged_after_it_refused(node: Node) -> None:
+    session = node.session(LIMIT)
+    tenant = node.tenant(session)
+    assert tenant.take("nowhere", PIECE) == INVALID_VALUE
+    assert tenant.take("nowhere", LIMIT + PIECE) == OUT_OF_MEMORY  # what is not the host's is the device's
+    assert node.held(session) == [0]
+
+
 def test_graphs_that_run_one_after_the_other_share_their_memory(node: Node) -> None:
     session = node.session(LIMIT)
     tenant = node.tenant(session)
@@ -216,7 +259,7 @@ def test_graphs_that_keep_their_memory_do_not_share_it(node: Node) -> None:
     assert node.used() == [LIMIT * 3 // 4]
 
 
-def test_a_pointer_nobody_knows_goes_to_the_driver(node: Node) -> None:
+def test_a_pointer_without_a_record_goes_to_the_driver(node: Node) -> None:
     tenant = node.tenant(node.session())
     assert tenant.do("free-unknown") == 1
 

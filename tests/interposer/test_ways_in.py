@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.cli import preload
+from tests.interposer.drivers import in_front_of_the_simulator
 from tests.interposer.node import MIB, OUT_OF_MEMORY
 from tests.native.building import ROOT
 
@@ -24,6 +25,7 @@ KINDS = ["linear", "pitched", "managed", "async", "default-pool", "own-pool", "p
 KINDS += ["array-2d", "array-3d", "mipmap", "graph", "capture"]
 WAYS = ["soname", "short name"]
 WAYS += ["procaddress v1 legacy", "procaddress v1 per-thread", "procaddress v2 legacy", "procaddress v2 per-thread"]
+WAYS += ["procaddress ptsz"]
 
 
 def ends_at_the_limit(node: Node, tenant: Tenant) -> None:
@@ -56,18 +58,7 @@ def test_a_program_that_is_linked_with_the_driver(node: Node, build: Build) -> N
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("procaddress")])
 def test_a_driver_that_hands_out_other_addresses_than_it_exports(way: str, node: Node, build: Build) -> None:
-    simulator = (node.machine.machine.libraries / "libcuda.so.1").read_bytes()
-    copy = node.folder / "libodda.so.1"
-    copy.write_bytes(simulator.replace(b"libcuda.so.1\0", b"libodda.so.1\0"))
-    flags: list[str | Path] = [
-        "-shared",
-        "-fPIC",
-        f'-DBEHIND="{copy}"',
-        "-Wl,--no-as-needed",
-        copy,
-        f"-Wl,-rpath,{node.folder}",
-    ]
-    driver = build("odd_driver.c", *flags, name=f"odd-driver-{way.replace(' ', '-')}.so")
+    driver = in_front_of_the_simulator("odd_driver.c", f"odd-driver-{way.replace(' ', '-')}.so", node, build)
     tenant = node.tenant(node.session(LIMIT), extra={"TENANT_WAY": way, "GPUSLICE_LIBCUDA": str(driver)})
     ends_at_the_limit(node, tenant)
 

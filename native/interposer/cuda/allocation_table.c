@@ -1,10 +1,7 @@
-/* Open addressing with linear probing; removal shifts later entries back, so there are no tombstones to slow it down. */
+/* Open addressing with linear probing. Removal shifts later entries back, so no tombstones slow the table down. */
 #define _GNU_SOURCE
 #include "allocation_table.h"
 
-#include <sched.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define FIRST_ROOM 64
@@ -19,18 +16,6 @@ static struct table_shard *shard_of(struct table *table, uint64_t hash) {
     return &table->shards[hash >> 58];
 }
 _Static_assert(TABLE_SHARDS == 1 << 6, "the shard is the top six bits of the hash");
-
-static void lock(struct table_shard *shard) {
-    for (unsigned int spins = 1; atomic_exchange_explicit(&shard->locked, true, memory_order_acquire); spins++) {
-        if (spins % 64 == 0) {
-            sched_yield();
-        }
-    }
-}
-
-static void unlock(struct table_shard *shard) {
-    atomic_store_explicit(&shard->locked, false, memory_order_release);
-}
 
 /* Not malloc: a program may bring its own, and may call us from inside it. */
 static struct table_entry *allocate(size_t room) {
@@ -64,22 +49,29 @@ static bool grow(struct table_shard *shard) {
             entries[position(entries, room, shard->entries[i].key)] = shard->entries[i];
         }
     }
-    release(shard->entries, shard->room);
+    struct table_entry *old_entries = shard->entries;
+    size_t old_room = shard->room;
     shard->entries = entries;
     shard->room = room;
+    release(old_entries, old_room); /* last: a child that is forked now must not find it in the shard */
     return true;
 }
 
-bool table_put(struct table *table, const struct table_entry *entry) {
+bool table_put(struct table *table, const struct table_entry *entry, struct table_entry *replaced) {
     struct table_shard *shard = shard_of(table, mix(entry->key));
-    lock(shard);
+    replaced->key = 0;
+    pthread_mutex_lock(&shard->lock);
     bool fits = shard->used < shard->room / 2 || grow(shard);
     if (fits) {
         size_t at = position(shard->entries, shard->room, entry->key);
-        shard->used += shard->entries[at].key == 0;
+        if (__builtin_expect(shard->entries[at].key != 0, 0)) {
+            *replaced = shard->entries[at];
+        } else {
+            shard->used++;
+        }
         shard->entries[at] = *entry;
     }
-    unlock(shard);
+    pthread_mutex_unlock(&shard->lock);
     return fits;
 }
 
@@ -99,7 +91,7 @@ static void remove_at(struct table_shard *shard, size_t hole) {
 bool table_take(struct table *table, uint64_t key, struct table_entry *entry) {
     struct table_shard *shard = shard_of(table, mix(key));
     bool found = false;
-    lock(shard);
+    pthread_mutex_lock(&shard->lock);
     if (shard->room != 0 && key != 0) {
         size_t at = position(shard->entries, shard->room, key);
         found = shard->entries[at].key != 0;
@@ -108,14 +100,14 @@ bool table_take(struct table *table, uint64_t key, struct table_entry *entry) {
             remove_at(shard, at);
         }
     }
-    unlock(shard);
+    pthread_mutex_unlock(&shard->lock);
     return found;
 }
 
 void table_take_owner(struct table *table, uint64_t owner, void (*visit)(const struct table_entry *entry)) {
     for (size_t i = 0; i < TABLE_SHARDS; i++) {
         struct table_shard *shard = &table->shards[i];
-        lock(shard);
+        pthread_mutex_lock(&shard->lock);
         for (size_t at = 0; at < shard->room;) {
             if (shard->entries[at].key != 0 && shard->entries[at].owner == owner) {
                 struct table_entry entry = shard->entries[at];
@@ -125,7 +117,7 @@ void table_take_owner(struct table *table, uint64_t owner, void (*visit)(const s
                 at++;
             }
         }
-        unlock(shard);
+        pthread_mutex_unlock(&shard->lock);
     }
 }
 
@@ -133,5 +125,5 @@ void table_forget(struct table *table) {
     for (size_t i = 0; i < TABLE_SHARDS; i++) {
         release(table->shards[i].entries, table->shards[i].room);
     }
-    memset(table, 0, sizeof *table);
+    *table = (struct table)TABLE_INITIALIZER;
 }

@@ -1,9 +1,9 @@
-/* What a pointer or handle was charged: a hash table that stays fast with any number of live allocations and threads.
- * Split into shards, each with a lock of its own, so that threads rarely meet. */
+/* The live allocations of a process, by device pointer or handle: a hash table that stays fast with any number of
+ * allocations and threads. Each shard has a lock of its own, so threads rarely wait for each other. */
 #ifndef GPUSLICE_ALLOCATION_TABLE_H
 #define GPUSLICE_ALLOCATION_TABLE_H
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ struct table_entry {
 #define TABLE_SHARDS 64
 
 struct table_shard {
-    _Alignas(64) _Atomic(bool) locked;
+    _Alignas(64) pthread_mutex_t lock;
     struct table_entry *entries;
     size_t room, used; /* room is zero or a power of two */
 };
@@ -33,13 +33,15 @@ struct table {
     struct table_shard shards[TABLE_SHARDS];
 };
 
-/* False when the host has no memory for it. Replaces an entry with the same key. */
-bool table_put(struct table *table, const struct table_entry *entry);
-/* Takes the entry out; exactly one caller gets it. */
+#define TABLE_INITIALIZER {.shards = {[0 ... TABLE_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
+
+/* False when the host has no memory for it. `replaced` gets the entry that had the same key; its key is 0 if none had. */
+bool table_put(struct table *table, const struct table_entry *entry, struct table_entry *replaced);
+/* Takes the entry out: one caller gets it, and no second one. */
 bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
 /* Takes out every entry with that owner and hands it to visit. */
 void table_take_owner(struct table *table, uint64_t owner, void (*visit)(const struct table_entry *entry));
-/* In a forked child: empty, whatever state the parent's threads left it in. */
+/* In a forked child: empties the table, whatever state the parent's threads left it in. */
 void table_forget(struct table *table);
 
 #pragma GCC visibility pop

@@ -56,78 +56,110 @@ static bool brings_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
     return (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
 }
 
-/* Makes it and records it under its handle; `destroy` undoes it when there is no room for the record. */
-#define CHARGED_ARRAY(handle, total, call, destroy)                                                                   \
-    do {                                                                                                              \
-        struct place place;                                                                                           \
-        uint64_t bytes = (total);                                                                                     \
-        if (!place_of_current(&place)) {                                                                              \
-            return (call);                                                                                            \
-        }                                                                                                             \
-        if (!charge_begin(place.gpu, place.lane, bytes)) {                                                            \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                          \
-        }                                                                                                             \
-        CUresult result = (call);                                                                                     \
-        struct table_entry entry = {.owner = (uint64_t)(uintptr_t)place.context, .bytes = bytes,                      \
-                                    .gpu = (uint8_t)place.gpu, .kind = CHARGE_ARRAY, .lane = place.lane & 0xfu};      \
-        if (result == CUDA_SUCCESS) {                                                                                 \
-            entry.key = (uint64_t)(uintptr_t)*(handle);                                                               \
-            if (table_put(&charges, &entry)) {                                                                        \
-                return CUDA_SUCCESS;                                                                                  \
-            }                                                                                                         \
-            destroy(*(handle));                                                                                       \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                                                        \
-        }                                                                                                             \
-        charge_back(place.gpu, place.lane, bytes);                                                                    \
-        return result;                                                                                                \
-    } while (0)
-
-CUresult cuArray3DCreate_v2(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
-    if (handle == NULL || descriptor == NULL || brings_no_memory(descriptor)) {
-        return REAL(cuArray3DCreate_v2)(handle, descriptor);
+static CUresult finish_array(const struct pending_charge *pending, CUresult result, const CUarray *array) {
+    if (!pending->charged) {
+        return result;
     }
-    CHARGED_ARRAY(handle, array_bytes(descriptor), REAL(cuArray3DCreate_v2)(handle, descriptor), REAL(cuArrayDestroy));
+    if (result == CUDA_SUCCESS) {
+        if (pending_record(pending, (uint64_t)(uintptr_t)*array, CHARGE_ARRAY)) {
+            return CUDA_SUCCESS;
+        }
+        REAL(cuArrayDestroy)(*array);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pending_cancel(pending);
+    return result;
 }
 
-CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
-    if (handle == NULL || descriptor == NULL) {
-        return REAL(cuArrayCreate_v2)(handle, descriptor);
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+    struct pending_charge pending;
+    if (array == NULL || descriptor == NULL || brings_no_memory(descriptor)) {
+        return REAL(cuArray3DCreate_v2)(array, descriptor);
+    }
+    if (!pending_begin(&pending, array_bytes(descriptor))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return finish_array(&pending, REAL(cuArray3DCreate_v2)(array, descriptor), array);
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
+    struct pending_charge pending;
+    if (array == NULL || descriptor == NULL) {
+        return REAL(cuArrayCreate_v2)(array, descriptor);
     }
     CUDA_ARRAY3D_DESCRIPTOR flat = {.Width = descriptor->Width, .Height = descriptor->Height,
                                     .Format = descriptor->Format, .NumChannels = descriptor->NumChannels};
-    CHARGED_ARRAY(handle, array_bytes(&flat), REAL(cuArrayCreate_v2)(handle, descriptor), REAL(cuArrayDestroy));
+    if (!pending_begin(&pending, array_bytes(&flat))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return finish_array(&pending, REAL(cuArrayCreate_v2)(array, descriptor), array);
 }
 
-CUresult cuArray3DCreate(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
-    if (handle == NULL || descriptor == NULL) {
-        return REAL(cuArray3DCreate)(handle, descriptor);
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
+    struct pending_charge pending;
+    if (array == NULL || descriptor == NULL) {
+        return REAL(cuArray3DCreate)(array, descriptor);
     }
     CUDA_ARRAY3D_DESCRIPTOR wide = {.Width = descriptor->Width, .Height = descriptor->Height, .Depth = descriptor->Depth,
                                     .Format = descriptor->Format, .NumChannels = descriptor->NumChannels};
-    CHARGED_ARRAY(handle, array_bytes(&wide), REAL(cuArray3DCreate)(handle, descriptor), REAL(cuArrayDestroy));
+    if (!pending_begin(&pending, array_bytes(&wide))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return finish_array(&pending, REAL(cuArray3DCreate)(array, descriptor), array);
 }
 
-CUresult cuArrayCreate(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
-    if (handle == NULL || descriptor == NULL) {
-        return REAL(cuArrayCreate)(handle, descriptor);
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
+    struct pending_charge pending;
+    if (array == NULL || descriptor == NULL) {
+        return REAL(cuArrayCreate)(array, descriptor);
     }
     CUDA_ARRAY3D_DESCRIPTOR wide = {.Width = descriptor->Width, .Height = descriptor->Height,
                                     .Format = descriptor->Format, .NumChannels = descriptor->NumChannels};
-    CHARGED_ARRAY(handle, array_bytes(&wide), REAL(cuArrayCreate)(handle, descriptor), REAL(cuArrayDestroy));
-}
-
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels) {
-    if (handle == NULL || descriptor == NULL || brings_no_memory(descriptor)) {
-        return REAL(cuMipmappedArrayCreate)(handle, descriptor, levels);
+    if (!pending_begin(&pending, array_bytes(&wide))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CHARGED_ARRAY(handle, mipmap_bytes(descriptor, levels), REAL(cuMipmappedArrayCreate)(handle, descriptor, levels),
-                  REAL(cuMipmappedArrayDestroy));
+    return finish_array(&pending, REAL(cuArrayCreate)(array, descriptor), array);
 }
 
-CUresult cuArrayDestroy(CUarray handle) {
-    CHARGED_FREE((uint64_t)(uintptr_t)handle, REAL(cuArrayDestroy)(handle), charge_entry_back(&entry));
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels) {
+    struct pending_charge pending;
+    if (mipmap == NULL || descriptor == NULL || brings_no_memory(descriptor)) {
+        return REAL(cuMipmappedArrayCreate)(mipmap, descriptor, levels);
+    }
+    if (!pending_begin(&pending, mipmap_bytes(descriptor, levels))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = REAL(cuMipmappedArrayCreate)(mipmap, descriptor, levels);
+    if (!pending.charged) {
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        if (pending_record(&pending, (uint64_t)(uintptr_t)*mipmap, CHARGE_ARRAY)) {
+            return CUDA_SUCCESS;
+        }
+        REAL(cuMipmappedArrayDestroy)(*mipmap);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pending_cancel(&pending);
+    return result;
 }
 
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-    CHARGED_FREE((uint64_t)(uintptr_t)handle, REAL(cuMipmappedArrayDestroy)(handle), charge_entry_back(&entry));
+CUresult cuArrayDestroy(CUarray array) {
+    struct table_entry entry;
+    bool known = table_take(&charges, (uint64_t)(uintptr_t)array, &entry);
+    CUresult result = REAL(cuArrayDestroy)(array);
+    if (known) {
+        charge_entry_freed(&entry, result);
+    }
+    return result;
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
+    struct table_entry entry;
+    bool known = table_take(&charges, (uint64_t)(uintptr_t)mipmap, &entry);
+    CUresult result = REAL(cuMipmappedArrayDestroy)(mipmap);
+    if (known) {
+        charge_entry_freed(&entry, result);
+    }
+    return result;
 }

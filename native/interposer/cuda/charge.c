@@ -7,7 +7,7 @@
 #define MAX_ORDINALS 64
 #define UNKNOWN 0xffu /* not looked up yet */
 
-struct table charges;
+struct table charges = TABLE_INITIALIZER;
 
 static _Atomic uint8_t gpu_by_ordinal[MAX_ORDINALS] = {[0 ... MAX_ORDINALS - 1] = UNKNOWN};
 static _Atomic uint64_t context_epoch = 1;
@@ -85,6 +85,24 @@ void place_forget_devices(void) {
     place_forget_contexts();
 }
 
+bool location_is_host(const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+bool location_device(const CUmemLocation *location, CUdevice *device) {
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        *device = location->id;
+        return true;
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        *device = location->localized.deviceId;
+        return true;
+    default:
+        return REAL(cuCtxGetDevice)(device) == CUDA_SUCCESS;
+    }
+}
+
 bool charge_begin(uint32_t gpu, uint32_t lane, uint64_t rounded) {
     if (!session_allows(gpu)) {
         return charge_denied(gpu, rounded);
@@ -110,10 +128,44 @@ void charge_back(uint32_t gpu, uint32_t lane, uint64_t rounded) {
     session_release(gpu, lane, rounded);
 }
 
+bool pending_begin(struct pending_charge *pending, uint64_t rounded) {
+    pending->bytes = rounded;
+    pending->charged = place_of_current(&pending->place);
+    return !pending->charged || charge_begin(pending->place.gpu, pending->place.lane, rounded);
+}
+
+bool pending_record(const struct pending_charge *pending, uint64_t key, enum charge_kind kind) {
+    struct table_entry entry = {.key = key, .owner = (uint64_t)(uintptr_t)pending->place.context, .bytes = pending->bytes,
+                                .gpu = (uint8_t)pending->place.gpu, .kind = kind, .lane = pending->place.lane & 0xfu};
+    return charge_record(&entry);
+}
+
+void pending_cancel(const struct pending_charge *pending) {
+    charge_back(pending->place.gpu, pending->place.lane, pending->bytes);
+}
+
 void charge_entry_back(const struct table_entry *entry) {
     if (entry->kind == CHARGE_POOLED) {
         pools_freed(entry);
     } else {
         charge_back((uint32_t)entry->gpu, (uint32_t)entry->lane, entry->bytes);
+    }
+}
+
+bool charge_record(const struct table_entry *entry) {
+    struct table_entry replaced;
+    bool recorded = table_put(&charges, entry, &replaced);
+    if (__builtin_expect(replaced.key != 0, 0)) {
+        charge_entry_back(&replaced);
+    }
+    return recorded;
+}
+
+void charge_entry_freed(const struct table_entry *entry, CUresult result) {
+    struct table_entry replaced;
+    if (__builtin_expect(result == CUDA_SUCCESS, 1)) {
+        charge_entry_back(entry);
+    } else {
+        table_put(&charges, entry, &replaced); /* if the host has no memory, it stays charged: the safe side */
     }
 }

@@ -1,5 +1,5 @@
-/* Start-up, and contexts: destroying one frees its memory without a call per allocation, so its records go with it. */
-#include "charge.h"
+/* Start-up, fork, and contexts: destroying one frees its memory without a call per allocation, so its records go with it. */
+#include "pool_account.h"
 
 #include <pthread.h>
 
@@ -7,10 +7,20 @@
 
 static _Atomic(CUcontext) primaries[MAX_ORDINALS];
 
-/* The parent's memory is not the child's, and another thread of the parent may have been in the table. */
+/* ---- start-up and fork ---- */
+
+/* The parent's memory is not the child's, and another thread of the parent may have been in any of these. */
 static void forget_after_fork(void) {
     table_forget(&charges);
     place_forget_devices();
+    accounts_forget();
+    pools_forget();
+    graphs_forget();
+    deferred_free_forget();
+    virtual_memory_forget();
+    for (int ordinal = 0; ordinal < MAX_ORDINALS; ordinal++) {
+        atomic_store(&primaries[ordinal], NULL);
+    }
 }
 
 static void follow_forks(void) {
@@ -19,41 +29,51 @@ static void follow_forks(void) {
 
 CUresult cuInit(unsigned int flags) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, follow_forks);
     CUresult result = REAL(cuInit)(flags);
     if (result == CUDA_SUCCESS) {
-        pthread_once(&once, follow_forks);
         session_attach(false); /* refused: every allocation will be denied, and the user was told */
     }
     return result;
 }
 
+/* ---- contexts of the program's own ---- */
+
 static void forget_context(CUcontext context) {
     place_forget_contexts();
-    deferred_free_forget(context);
     table_take_owner(&charges, (uint64_t)(uintptr_t)context, charge_entry_back);
 }
 
-/* A context made current by another thread meanwhile is that program's mistake, as with the driver itself. */
-#define DESTROYS(name)                                                                                                \
-    CUresult name(CUcontext context) {                                                                                \
-        CUresult result = REAL(name)(context);                                                                        \
-        if (result == CUDA_SUCCESS) {                                                                                 \
-            forget_context(context);                                                                                  \
-        }                                                                                                             \
-        return result;                                                                                                \
-    }
-
-DESTROYS(cuCtxDestroy)
-DESTROYS(cuCtxDestroy_v2)
-
-CUresult cuCtxDetach(CUcontext context) {
-    unsigned int version;
-    CUresult result = REAL(cuCtxDetach)(context);
-    if (result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
-        forget_context(context); /* that was the last use of it */
+static CUresult end_teardown(CUcontext context, CUresult result, bool destroyed) {
+    deferred_free_end_teardown(context, destroyed);
+    if (destroyed) {
+        forget_context(context);
     }
     return result;
 }
+
+/* If another thread makes the context current meanwhile, that is the program's mistake, as with the driver itself. */
+CUresult cuCtxDestroy(CUcontext context) {
+    deferred_free_begin_teardown(context);
+    CUresult result = REAL(cuCtxDestroy)(context);
+    return end_teardown(context, result, result == CUDA_SUCCESS);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    deferred_free_begin_teardown(context);
+    CUresult result = REAL(cuCtxDestroy_v2)(context);
+    return end_teardown(context, result, result == CUDA_SUCCESS);
+}
+
+CUresult cuCtxDetach(CUcontext context) {
+    unsigned int version;
+    deferred_free_begin_teardown(context);
+    CUresult result = REAL(cuCtxDetach)(context);
+    bool was_last = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
+    return end_teardown(context, result, was_last);
+}
+
+/* ---- primary contexts ---- */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
@@ -63,28 +83,49 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return result;
 }
 
-static void forget_primary_if_gone(CUdevice device) {
-    unsigned int flags;
-    int active = 1;
-    if (device >= 0 && device < MAX_ORDINALS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS &&
-        !active) {
-        CUcontext context = atomic_exchange(&primaries[device], NULL);
-        if (context != NULL) {
-            forget_context(context);
-        }
+/* The device's primary context, about to end perhaps; NULL if it was never asked for. */
+static CUcontext begin_primary_teardown(CUdevice device) {
+    CUcontext context = device >= 0 && device < MAX_ORDINALS ? atomic_load(&primaries[device]) : NULL;
+    if (context != NULL) {
+        deferred_free_begin_teardown(context);
     }
+    return context;
 }
 
-#define ENDS_PRIMARY(name)                                                                                            \
-    CUresult name(CUdevice device) {                                                                                  \
-        CUresult result = REAL(name)(device);                                                                         \
-        if (result == CUDA_SUCCESS) {                                                                                 \
-            forget_primary_if_gone(device);                                                                           \
-        }                                                                                                             \
-        return result;                                                                                                \
+static CUresult end_primary_teardown(CUdevice device, CUcontext context, CUresult result) {
+    unsigned int flags;
+    int active = 1;
+    if (context == NULL) {
+        return result;
     }
+    bool ended = result == CUDA_SUCCESS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active;
+    if (ended) {
+        atomic_compare_exchange_strong(&primaries[device], &(CUcontext){context}, NULL);
+    }
+    end_teardown(context, result, ended);
+    if (ended) {
+        pools_context_ended(device);
+        graphs_refresh();
+    }
+    return result;
+}
 
-ENDS_PRIMARY(cuDevicePrimaryCtxRelease)
-ENDS_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-ENDS_PRIMARY(cuDevicePrimaryCtxReset)
-ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2)
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    CUcontext context = begin_primary_teardown(device);
+    return end_primary_teardown(device, context, REAL(cuDevicePrimaryCtxRelease)(device));
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    CUcontext context = begin_primary_teardown(device);
+    return end_primary_teardown(device, context, REAL(cuDevicePrimaryCtxRelease_v2)(device));
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    CUcontext context = begin_primary_teardown(device);
+    return end_primary_teardown(device, context, REAL(cuDevicePrimaryCtxReset)(device));
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    CUcontext context = begin_primary_teardown(device);
+    return end_primary_teardown(device, context, REAL(cuDevicePrimaryCtxReset_v2)(device));
+}

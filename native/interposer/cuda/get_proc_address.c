@@ -1,5 +1,5 @@
-/* cuGetProcAddress: the way in which the CUDA runtime and most frameworks find the driver's functions. The driver chooses
- * the version; if what it chose is a function that we define, ours is handed out instead. */
+/* cuGetProcAddress: by it the CUDA runtime and most frameworks find the driver's functions. The driver chooses the
+ * version; if it chose a function that we define, ours is handed out instead. */
 #include "../../proc_address/proc_address.h"
 #include "hooks.h"
 #include "real_cuda.h"
@@ -69,10 +69,22 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
     return result;
 }
 
-CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
-    CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
+/* Before CUDA 12 there was no status, and a missing name was an error. */
+static CUresult guard_function(CUresult result, const char *symbol, void **function, int version, bool per_thread) {
     if (result == CUDA_SUCCESS && symbol != NULL && function != NULL && *function != NULL) {
-        *function = guarded(symbol, version, wants_per_thread(flags), *function);
+        *function = guarded(symbol, version, per_thread, *function);
     }
     return result == CUDA_SUCCESS && function != NULL && *function == NULL ? CUDA_ERROR_NOT_FOUND : result;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
+    CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
+    return guard_function(result, symbol, function, version, wants_per_thread(flags));
+}
+
+/* Without a flag it means the thread's own stream. */
+CUresult cuGetProcAddress_ptsz(const char *symbol, void **function, int version, cuuint64_t flags) {
+    CUresult result = REAL(cuGetProcAddress_ptsz)(symbol, function, version, flags);
+    bool per_thread = wants_per_thread(flags) || (flags & CU_GET_PROC_ADDRESS_LEGACY_STREAM) == 0;
+    return guard_function(result, symbol, function, version, per_thread);
 }

@@ -1,22 +1,20 @@
 /* Memory nodes of graphs. Their addresses are fixed when a graph is made, their bytes come with a launch and stay in the
  * device's own pool for graphs until it is trimmed. So before a launch the pool is charged for the most that it may then
  * have to hold, and what the driver says that it really holds is kept. */
-#include "charge.h"
+#include "pool_account.h"
 
-#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-struct device_account {
-    bool known;
-    CUdevice device;
-    uint64_t charged;
-    uint64_t launched; /* what executable graphs that were ever launched can hold: each has its addresses only once */
-    uint64_t orphaned; /* what destroyed ones may have left behind */
+struct graph_account { /* of a GPU; under the accounts' lock */
+    struct pool_account pool; /* its `used` is the most that launches in flight may need */
+    unsigned int launches;    /* in flight */
+    uint64_t launched;        /* what executable graphs that were ever launched can hold: each has its addresses only once */
+    uint64_t orphaned;        /* what destroyed ones may have left behind */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct device_account accounts[GPUSLICE_MAX_GPUS];
-static struct table executables; /* executable_key -> bytes; `owner` says whether it was ever launched */
+static struct graph_account accounts[GPUSLICE_MAX_GPUS];
+static struct table executables = TABLE_INITIALIZER; /* executable_key -> bytes; `owner` says whether it was ever launched */
 static _Atomic uint64_t executable_count;
 
 /* Pointers use 47 bits, so the GPU fits above them. */
@@ -29,17 +27,21 @@ static uint64_t executable_key(CUgraphExec executable, uint32_t gpu) {
 static bool add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]);
 
 static bool add_memory(const CUDA_MEM_ALLOC_NODE_PARAMS *parameters, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
-    if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    CUdevice device;
+    if (location_is_host(&parameters->poolProps.location)) {
         return true;
     }
-    uint32_t gpu = gpu_of_device(parameters->poolProps.location.id);
+    uint32_t gpu = location_device(&parameters->poolProps.location, &device) ? gpu_of_device(device) : NO_GPU;
     if (gpu == NO_GPU) {
         return false;
     }
-    pthread_mutex_lock(&lock);
-    accounts[gpu].known = true;
-    accounts[gpu].device = parameters->poolProps.location.id;
-    pthread_mutex_unlock(&lock);
+    accounts_lock();
+    if (!accounts[gpu].pool.open) { /* from now on these are read without the lock */
+        accounts[gpu].pool.gpu = gpu;
+        accounts[gpu].pool.device = device;
+        accounts[gpu].pool.open = true;
+    }
+    accounts_unlock();
     return !__builtin_add_overflow(bytes[gpu], charge_rounded(parameters->bytesize), &bytes[gpu]);
 }
 
@@ -80,7 +82,7 @@ static bool add_graph(CUgraph graph, uint64_t bytes[GPUSLICE_MAX_GPUS]) {
 
 static void forget_executable(CUgraphExec executable) {
     struct table_entry entry;
-    pthread_mutex_lock(&lock);
+    accounts_lock();
     for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
         if (table_take(&executables, executable_key(executable, gpu), &entry)) {
             atomic_fetch_sub(&executable_count, 1);
@@ -88,7 +90,7 @@ static void forget_executable(CUgraphExec executable) {
             accounts[gpu].orphaned += entry.owner != 0 ? entry.bytes : 0;
         }
     }
-    pthread_mutex_unlock(&lock);
+    accounts_unlock();
 }
 
 /* An executable graph whose memory cannot be booked is not handed out. */
@@ -100,8 +102,9 @@ static CUresult book_executable(CUresult result, CUgraphExec *executable, CUgrap
     bool booked = add_graph(graph, bytes);
     for (uint32_t gpu = 0; booked && gpu < GPUSLICE_MAX_GPUS; gpu++) {
         struct table_entry entry = {.key = executable_key(*executable, gpu), .bytes = bytes[gpu], .gpu = (uint8_t)gpu};
+        struct table_entry replaced;
         if (bytes[gpu] != 0) {
-            booked = bytes[gpu] <= GPUSLICE_BYTES_MASK && table_put(&executables, &entry);
+            booked = bytes[gpu] <= GPUSLICE_BYTES_MASK && table_put(&executables, &entry, &replaced);
             atomic_fetch_add(&executable_count, booked);
         }
     }
@@ -124,115 +127,157 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
     return book_executable(REAL(cuGraphInstantiateWithFlags)(executable, graph, flags), executable, graph);
 }
 
-/* ---- what the pools for graphs hold; under the lock ---- */
-
-static uint64_t attribute(const struct device_account *account, CUgraphMem_attribute which) {
-    cuuint64_t value = 0;
-    CUresult result = REAL(cuDeviceGetGraphMemAttribute)(account->device, which, &value);
-    return result == CUDA_SUCCESS ? charge_rounded(value) : account->charged;
-}
-
-static bool account_refresh(uint32_t gpu) {
-    struct device_account *account = &accounts[gpu];
-    uint64_t reserved = account->charged != 0 ? attribute(account, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) : 0;
-    bool lower = reserved < account->charged;
-    if (lower) {
-        charge_back(gpu, SHARED_LANE, account->charged - reserved);
-        account->charged = reserved;
-    }
-    return lower;
-}
+/* ---- what the pools for graphs hold ---- */
 
 bool graphs_refresh(void) {
     bool changed = false;
-    pthread_mutex_lock(&lock);
     for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
-        changed |= accounts[gpu].known && account_refresh(gpu);
+        accounts_lock();
+        bool may_lower = accounts[gpu].pool.charged > accounts[gpu].pool.used;
+        accounts_unlock();
+        changed |= may_lower && account_refresh(&accounts[gpu].pool);
     }
-    pthread_mutex_unlock(&lock);
     return changed;
 }
 
+void graphs_forget(void) {
+    memset(accounts, 0, sizeof accounts);
+    table_forget(&executables);
+    atomic_store(&executable_count, 0);
+}
+
+/* ---- launching ---- */
+
 /* The most that the pool may hold once the graph runs: what is in use and the graph's own, but never more than all
  * graphs together can hold. A graph that is launched again may find its own memory in use and use that. */
-static uint64_t most_after_launch(struct device_account *account, uint64_t bytes) {
-    uint64_t reserved = attribute(account, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-    uint64_t used = attribute(account, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+static uint64_t most_after_launch(struct graph_account *account, const struct pool_answer *now, uint64_t bytes) {
+    uint64_t used = now->known ? now->used : account->pool.charged;
     account->orphaned = account->orphaned < used ? account->orphaned : used;
     uint64_t most = used + bytes, together = account->launched + account->orphaned;
     most = most < together ? most : together;
-    return most > reserved ? most : reserved;
+    return most > now->reserved ? most : now->reserved;
 }
 
-/* One executable graph on one GPU. */
-static bool charge_executable(CUgraphExec executable, uint32_t gpu) {
-    struct device_account *account = &accounts[gpu];
-    struct table_entry entry;
-    if (!table_take(&executables, executable_key(executable, gpu), &entry)) {
+/* Under the lock. Charges one launch, and keeps its charge from being lowered until it is over. */
+static bool begin_launch(struct graph_account *account, uint64_t most) {
+    struct pool_account *pool = &account->pool;
+    bool granted = account_raise(pool, most > pool->charged ? most - pool->charged : 0);
+    if (granted) {
+        pool->used = most > pool->used ? most : pool->used;
+        account->launches++;
+    }
+    return granted;
+}
+
+/* What an executable graph may hold on the GPU; false if nothing. */
+static bool executable_bytes(CUgraphExec executable, uint32_t gpu, uint64_t *bytes) {
+    struct table_entry entry, replaced;
+    if (!accounts[gpu].pool.open || !table_take(&executables, executable_key(executable, gpu), &entry)) {
+        return false;
+    }
+    accounts[gpu].launched += entry.owner == 0 ? entry.bytes : 0;
+    entry.owner = 1;
+    table_put(&executables, &entry, &replaced); /* cannot fail: its place was just freed */
+    *bytes = entry.bytes;
+    return true;
+}
+
+/* One executable graph on one GPU. `begun` gets the GPU's bit if the launch is to be ended there. */
+static bool charge_on(CUgraphExec executable, uint32_t gpu, uint32_t *begun) {
+    uint64_t bytes;
+    accounts_lock();
+    bool concerned = executable_bytes(executable, gpu, &bytes);
+    accounts_unlock();
+    if (!concerned) {
         return true;
     }
-    account->launched += entry.owner == 0 ? entry.bytes : 0;
-    entry.owner = 1;
-    table_put(&executables, &entry); /* cannot fail: its place was just freed */
     if (!session_allows(gpu)) {
         return false;
     }
-    uint64_t most = most_after_launch(account, entry.bytes);
-    uint64_t grown = most > account->charged ? most - account->charged : 0;
-    bool granted = grown == 0 || session_reserve(gpu, SHARED_LANE, grown);
-    account->charged += granted ? grown : 0;
+    struct graph_account *account = &accounts[gpu];
+    struct pool_answer now = account_ask_and_lock(&account->pool, POOL_RESERVED | POOL_USED);
+    bool granted = begin_launch(account, most_after_launch(account, &now, bytes));
+    accounts_unlock();
+    *begun |= granted ? 1u << gpu : 0;
     return granted;
 }
 
-/* True, or the GPU that it does not fit on. */
-static bool charge_everywhere(CUgraphExec executable, uint32_t *gpu) {
-    bool granted = true;
-    pthread_mutex_lock(&lock);
-    for (*gpu = 0; *gpu < GPUSLICE_MAX_GPUS; ++*gpu) {
-        granted = !accounts[*gpu].known || charge_executable(executable, *gpu);
-        if (!granted) {
-            break;
+static void end_launch(uint32_t begun) {
+    accounts_lock();
+    for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
+        if ((begun & 1u << gpu) != 0 && --accounts[gpu].launches == 0) {
+            accounts[gpu].pool.used = 0;
         }
     }
-    pthread_mutex_unlock(&lock);
-    return granted;
+    accounts_unlock();
 }
 
-static bool charge_launch(CUgraphExec executable) {
-    uint32_t gpu;
+/* On all GPUs or on none; `refused` gets the one that it does not fit on. */
+static bool charge_everywhere(CUgraphExec executable, uint32_t *begun, uint32_t *refused) {
+    *begun = 0;
+    for (uint32_t gpu = 0; gpu < GPUSLICE_MAX_GPUS; gpu++) {
+        if (!charge_on(executable, gpu, begun)) {
+            end_launch(*begun);
+            *refused = gpu;
+            return false;
+        }
+    }
+    return true;
+}
+_Static_assert(GPUSLICE_MAX_GPUS <= 32, "a bit for each GPU");
+
+/* False when the graph's memory does not fit. */
+static bool launch_begin(CUgraphExec executable, uint32_t *begun) {
+    uint32_t refused;
+    *begun = 0;
     if (__builtin_expect(atomic_load_explicit(&executable_count, memory_order_relaxed) == 0, 1) ||
-        charge_everywhere(executable, &gpu) || (pools_refresh() && charge_everywhere(executable, &gpu))) {
+        charge_everywhere(executable, begun, &refused) ||
+        (pools_refresh() && charge_everywhere(executable, begun, &refused))) {
         return true;
     }
-    return charge_denied(gpu, 0);
+    return charge_denied(refused, 0);
 }
 
-#define CHARGED_LAUNCH(executable, call)                                                                              \
-    do {                                                                                                              \
-        if (!charge_launch(executable)) {                                                                             \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                          \
-        }                                                                                                             \
-        CUresult result = (call);                                                                                     \
-        if (result != CUDA_SUCCESS) {                                                                                 \
-            graphs_refresh();                                                                                         \
-        }                                                                                                             \
-        return result;                                                                                                \
-    } while (0)
+static CUresult launch_end(uint32_t begun, CUresult result) {
+    if (__builtin_expect(begun != 0, 0)) {
+        end_launch(begun);
+    }
+    if (result != CUDA_SUCCESS) {
+        graphs_refresh();
+    }
+    return result;
+}
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
-    CHARGED_LAUNCH(executable, REAL(cuGraphLaunch)(executable, stream));
+    uint32_t begun;
+    if (!launch_begin(executable, &begun)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return launch_end(begun, REAL(cuGraphLaunch)(executable, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
-    CHARGED_LAUNCH(executable, REAL(cuGraphLaunch_ptsz)(executable, stream));
+    uint32_t begun;
+    if (!launch_begin(executable, &begun)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return launch_end(begun, REAL(cuGraphLaunch_ptsz)(executable, stream));
 }
 
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {
-    CHARGED_LAUNCH(executable, REAL(cuGraphUpload)(executable, stream));
+    uint32_t begun;
+    if (!launch_begin(executable, &begun)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return launch_end(begun, REAL(cuGraphUpload)(executable, stream));
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream) {
-    CHARGED_LAUNCH(executable, REAL(cuGraphUpload_ptsz)(executable, stream));
+    uint32_t begun;
+    if (!launch_begin(executable, &begun)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return launch_end(begun, REAL(cuGraphUpload_ptsz)(executable, stream));
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
@@ -250,22 +295,40 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return result;
 }
 
-/* Uploading brings the memory, so an upload that is asked for with the instantiation is done after it, charged. */
-#define INSTANTIATES_WITH_PARAMETERS(name, upload)                                                                    \
-    CUresult name(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {                \
-        cuuint64_t flags = parameters != NULL ? parameters->flags : 0;                                                \
-        if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {                                                             \
-            parameters->flags = flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;                              \
-        }                                                                                                             \
-        CUresult result = book_executable(REAL(name)(executable, graph, parameters), executable, graph);              \
-        if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {                                                             \
-            parameters->flags = flags;                                                                                \
-            if (result == CUDA_SUCCESS && (result = upload(*executable, parameters->hUploadStream)) != CUDA_SUCCESS) { \
-                cuGraphExecDestroy(*executable);                                                                      \
-            }                                                                                                         \
-        }                                                                                                             \
-        return result;                                                                                                \
-    }
+/* ---- instantiating with an upload: the upload brings the memory, so it is done afterwards, charged ---- */
 
-INSTANTIATES_WITH_PARAMETERS(cuGraphInstantiateWithParams, cuGraphUpload)
-INSTANTIATES_WITH_PARAMETERS(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)
+static bool wants_upload(const CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    return parameters != NULL && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+}
+
+static CUresult uploaded_or_destroyed(CUresult uploaded, CUgraphExec executable) {
+    if (uploaded != CUDA_SUCCESS) {
+        cuGraphExecDestroy(executable);
+    }
+    return uploaded;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (!wants_upload(parameters)) {
+        return book_executable(REAL(cuGraphInstantiateWithParams)(executable, graph, parameters), executable, graph);
+    }
+    parameters->flags ^= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    CUresult result = REAL(cuGraphInstantiateWithParams)(executable, graph, parameters);
+    parameters->flags ^= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    result = book_executable(result, executable, graph);
+    return result == CUDA_SUCCESS ? uploaded_or_destroyed(cuGraphUpload(*executable, parameters->hUploadStream), *executable)
+                                  : result;
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (!wants_upload(parameters)) {
+        return book_executable(REAL(cuGraphInstantiateWithParams_ptsz)(executable, graph, parameters), executable, graph);
+    }
+    parameters->flags ^= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    CUresult result = REAL(cuGraphInstantiateWithParams_ptsz)(executable, graph, parameters);
+    parameters->flags ^= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    result = book_executable(result, executable, graph);
+    return result == CUDA_SUCCESS
+               ? uploaded_or_destroyed(cuGraphUpload_ptsz(*executable, parameters->hUploadStream), *executable)
+               : result;
+}

@@ -7,6 +7,7 @@
     X(cuInit)                                                                                                         \
     X(cuGetProcAddress)                                                                                               \
     X(cuGetProcAddress_v2)                                                                                            \
+    X(cuGetProcAddress_ptsz)                                                                                          \
     X(cuMemAlloc)                                                                                                     \
     X(cuMemAlloc_v2)                                                                                                  \
     X(cuMemAllocManaged)                                                                                              \
@@ -36,6 +37,10 @@
     X(cuMemMapArrayAsync_ptsz)                                                                                        \
     X(cuMulticastBindMem)                                                                                             \
     X(cuMulticastBindMem_v2)                                                                                          \
+    X(cuMulticastBindAddr)                                                                                            \
+    X(cuMulticastBindAddr_v2)                                                                                         \
+    X(cuMulticastUnbind)                                                                                              \
+    X(cuMulticastCreate)                                                                                              \
     X(cuArrayCreate)                                                                                                  \
     X(cuArrayCreate_v2)                                                                                               \
     X(cuArray3DCreate)                                                                                                \

@@ -1,67 +1,65 @@
-/* Linear, pitched and managed memory, and freeing by whichever call. */
+/* Linear, pitched and managed memory, and freeing by any of the driver's calls. */
 #include "charge.h"
 
-/* Charged before the driver is asked, recorded after it agreed, given back if it did not. */
-#define CHARGED_ALLOCATION(address, bytes, call)                                                                      \
-    do {                                                                                                              \
-        struct place place;                                                                                           \
-        if (!place_of_current(&place)) {                                                                              \
-            return (call);                                                                                            \
-        }                                                                                                             \
-        uint64_t rounded = charge_rounded(bytes);                                                                     \
-        if (!charge_begin(place.gpu, place.lane, rounded)) {                                                          \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                          \
-        }                                                                                                             \
-        CUresult result = (call);                                                                                     \
-        return result == CUDA_SUCCESS ? record(*(address), &place, rounded) : give_back(&place, rounded, result);     \
-    } while (0)
-
-static CUresult give_back(const struct place *place, uint64_t rounded, CUresult result) {
-    charge_back(place->gpu, place->lane, rounded);
+static CUresult finish(const struct pending_charge *pending, CUresult result, const CUdeviceptr *address) {
+    if (!pending->charged) {
+        return result;
+    }
+    if (__builtin_expect(result == CUDA_SUCCESS, 1)) {
+        if (__builtin_expect(pending_record(pending, *address, CHARGE_LINEAR), 1)) {
+            return CUDA_SUCCESS;
+        }
+        REAL(cuMemFree_v2)(*address);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pending_cancel(pending);
     return result;
 }
 
-/* Memory that cannot be found again cannot be given back, so without a record there is no allocation. */
-static CUresult record(CUdeviceptr address, const struct place *place, uint64_t rounded) {
-    struct table_entry entry = {.key = address, .owner = (uint64_t)(uintptr_t)place->context, .bytes = rounded,
-                                .gpu = (uint8_t)place->gpu, .kind = CHARGE_LINEAR, .lane = place->lane & 0xfu};
-    if (__builtin_expect(table_put(&charges, &entry), 1)) {
-        return CUDA_SUCCESS;
-    }
-    REAL(cuMemFree_v2)(address);
-    return give_back(place, rounded, CUDA_ERROR_OUT_OF_MEMORY);
-}
-
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
-    CHARGED_ALLOCATION(address, bytes, REAL(cuMemAlloc_v2)(address, bytes));
+    struct pending_charge pending;
+    if (!pending_begin(&pending, charge_rounded(bytes))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return finish(&pending, REAL(cuMemAlloc_v2)(address, bytes), address);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags) {
-    CHARGED_ALLOCATION(address, bytes, REAL(cuMemAllocManaged)(address, bytes, flags));
+    struct pending_charge pending;
+    if (!pending_begin(&pending, charge_rounded(bytes))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return finish(&pending, REAL(cuMemAllocManaged)(address, bytes, flags), address);
 }
 
-/* The pitch is the driver's choice: charge what it usually chooses, then what it chose. */
+/* Corrects a charge for rows of the expected pitch to rows of the pitch that the driver chose. */
+static bool correct_pitch(struct pending_charge *pending, uint64_t actual) {
+    uint64_t expected = pending->bytes;
+    if (actual > expected && !charge_begin(pending->place.gpu, pending->place.lane, actual - expected)) {
+        return false;
+    }
+    if (actual < expected) {
+        charge_back(pending->place.gpu, pending->place.lane, expected - actual);
+    }
+    pending->bytes = actual;
+    return true;
+}
+
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element_bytes) {
-    struct place place;
-    if (!place_of_current(&place) || address == NULL || pitch == NULL) {
+    struct pending_charge pending;
+    uint64_t expected;
+    if (address == NULL || pitch == NULL) {
         return REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element_bytes);
     }
-    size_t expected, actual;
-    if (__builtin_mul_overflow(charge_rounded(width), height, &expected) || !charge_begin(place.gpu, place.lane, expected)) {
+    if (__builtin_mul_overflow(charge_rounded(width), height, &expected) || !pending_begin(&pending, expected)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element_bytes);
-    if (result != CUDA_SUCCESS) {
-        return give_back(&place, expected, result);
-    }
-    actual = charge_rounded(*pitch * height);
-    if (actual < expected) {
-        charge_back(place.gpu, place.lane, expected - actual);
-    } else if (actual > expected && !charge_begin(place.gpu, place.lane, actual - expected)) {
+    if (result == CUDA_SUCCESS && pending.charged && !correct_pitch(&pending, charge_rounded(*pitch * height))) {
         REAL(cuMemFree_v2)(*address);
-        return give_back(&place, expected, CUDA_ERROR_OUT_OF_MEMORY);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return record(*address, &place, actual);
+    return finish(&pending, result, address);
 }
 
 /* The 32-bit calls of CUDA before 3.2 cannot address a modern GPU; nothing may be had through them uncounted. */
@@ -81,23 +79,43 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned 
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* In stream order: a pool's books know by themselves when it holds less, other memory is gone when the stream is there. */
-static void freed_in_stream(const struct table_entry *entry, CUstream stream, bool per_thread) {
-    if (entry->kind == CHARGE_POOLED) {
-        charge_entry_back(entry);
+/* ---- freeing ---- */
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+    struct table_entry entry;
+    bool known = table_take(&charges, address, &entry);
+    CUresult result = REAL(cuMemFree_v2)(address);
+    if (__builtin_expect(known, 1)) {
+        charge_entry_freed(&entry, result);
+    }
+    return result;
+}
+
+/* A pool's account learns by itself when the pool holds less; other memory is gone once the stream gets there. */
+static void freed_in_stream(const struct table_entry *entry, CUresult result, CUstream stream, bool per_thread) {
+    if (entry->kind == CHARGE_POOLED || result != CUDA_SUCCESS) {
+        charge_entry_freed(entry, result);
     } else {
         deferred_free_add(entry, stream, per_thread);
     }
 }
 
-CUresult cuMemFree_v2(CUdeviceptr address) {
-    CHARGED_FREE(address, REAL(cuMemFree_v2)(address), charge_entry_back(&entry));
-}
-
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-    CHARGED_FREE(address, REAL(cuMemFreeAsync)(address, stream), freed_in_stream(&entry, stream, false));
+    struct table_entry entry;
+    bool known = table_take(&charges, address, &entry);
+    CUresult result = REAL(cuMemFreeAsync)(address, stream);
+    if (known) {
+        freed_in_stream(&entry, result, stream, false);
+    }
+    return result;
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-    CHARGED_FREE(address, REAL(cuMemFreeAsync_ptsz)(address, stream), freed_in_stream(&entry, stream, true));
+    struct table_entry entry;
+    bool known = table_take(&charges, address, &entry);
+    CUresult result = REAL(cuMemFreeAsync_ptsz)(address, stream);
+    if (known) {
+        freed_in_stream(&entry, result, stream, true);
+    }
+    return result;
 }

@@ -1,87 +1,69 @@
 /* Stream-ordered memory. A pool is charged for what it holds and not for its blocks: it grows in chunks, and what is freed
  * to it stays on the GPU until the driver returns it. What it must grow by is charged before the driver is asked, what
- * it grew by after; that it holds less is asked for at synchronizations and when memory is tight. */
-#include "charge.h"
+ * it grew by after; whether it holds less is asked at synchronizations and when memory is tight. */
+#include "pool_account.h"
 
-#include <pthread.h>
+#include <string.h>
 
 #define MAX_POOLS 1024
 #define CHUNK_BYTES (2u << 20) /* pools grow by no less */
 
-struct account { /* one pool's books in this process; never moves */
-    CUmemoryPool pool; /* NULL: free */
-    uint32_t gpu;      /* NO_GPU: host memory, not charged */
-    bool destroyed;    /* waiting for its last block */
-    uint64_t used, charged;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct account accounts[MAX_POOLS];
-static size_t account_count; /* places at and above this were never used */
+static struct pool_account accounts[MAX_POOLS]; /* they never move */
+static _Atomic size_t account_count;            /* places at and above this were never used */
 
 _Atomic int pools_state;
 
-/* All below: under the lock. */
-static struct account *account_of(CUmemoryPool pool) {
-    for (size_t i = 0; i < account_count; i++) {
-        if (accounts[i].pool == pool && !accounts[i].destroyed) {
+/* ---- accounts; under the lock ---- */
+
+static struct pool_account *account_of(CUmemoryPool pool) {
+    size_t count = atomic_load(&account_count);
+    for (size_t i = 0; i < count; i++) {
+        if (accounts[i].open && accounts[i].pool == pool && !accounts[i].destroyed) {
             return &accounts[i];
         }
     }
     return NULL;
 }
 
-static struct account *account_open(CUmemoryPool pool, uint32_t gpu) {
-    struct account *account = account_of(pool);
-    for (size_t i = 0; account == NULL && i < MAX_POOLS; i++) {
-        if (accounts[i].pool == NULL) {
-            account = &accounts[i];
-            *account = (struct account){.pool = pool, .gpu = gpu};
-            account_count = i + 1 > account_count ? i + 1 : account_count;
+static struct pool_account *account_new(CUmemoryPool pool, uint32_t gpu) {
+    for (size_t i = 0; i < MAX_POOLS; i++) {
+        struct pool_account *account = &accounts[i];
+        if (!account->open && atomic_load(&account->questions) == 0) {
+            atomic_fetch_add(&account->growths, 1); /* an answer for the former pool of this place does not count */
+            account->pool = pool;
+            account->gpu = gpu;
+            account->destroyed = false;
+            account->used = account->charged = 0;
+            account->open = true;
+            atomic_store(&account->closing, false);
+            if (i >= atomic_load(&account_count)) {
+                atomic_store(&account_count, i + 1);
+            }
+            return account;
         }
     }
-    return account;
+    return NULL;
 }
 
-static bool account_lower(struct account *account, uint64_t charged) {
-    bool lower = charged < account->charged && account->gpu != NO_GPU;
-    if (lower) {
-        charge_back(account->gpu, SHARED_LANE, account->charged - charged);
-    }
-    account->charged = charged < account->charged ? charged : account->charged;
-    if (account->destroyed && account->used == 0) {
-        account->pool = NULL;
-    }
-    return lower;
-}
+/* ---- memory that comes back ---- */
 
-static uint64_t attribute(const struct account *account, CUmemPool_attribute which, uint64_t otherwise) {
-    cuuint64_t value = 0;
-    return REAL(cuMemPoolGetAttribute)(account->pool, which, &value) == CUDA_SUCCESS ? charge_rounded(value) : otherwise;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-/* What the pool holds: no less than what it has handed out, whatever the driver says. */
-static uint64_t account_holds(const struct account *account) {
-    uint64_t reserved =
-        account->destroyed ? 0 : attribute(account, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, account->charged);
-    return larger(reserved, account->used);
+static bool may_lower(const struct pool_account *account) {
+    accounts_lock();
+    bool may = account->open && account->charged > account->used;
+    accounts_unlock();
+    return may;
 }
 
 bool pools_refresh(void) {
     atomic_store(&pools_state, POOLS_SETTLED);
     bool changed = deferred_free_refresh(), keeping = false;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < account_count; i++) {
-        if (accounts[i].pool != NULL && accounts[i].charged > accounts[i].used) {
-            changed |= account_lower(&accounts[i], account_holds(&accounts[i]));
-            keeping |= accounts[i].charged > accounts[i].used;
+    size_t count = atomic_load(&account_count);
+    for (size_t i = 0; i < count; i++) {
+        if (may_lower(&accounts[i])) {
+            changed |= account_refresh(&accounts[i]);
+            keeping |= may_lower(&accounts[i]);
         }
     }
-    pthread_mutex_unlock(&lock);
     if (keeping) {
         pools_keep();
     }
@@ -89,14 +71,45 @@ bool pools_refresh(void) {
 }
 
 void pools_freed(const struct table_entry *entry) {
-    struct account *account = (struct account *)(uintptr_t)entry->owner;
-    pthread_mutex_lock(&lock);
+    struct pool_account *account = (struct pool_account *)(uintptr_t)entry->owner;
+    accounts_lock();
     account->used -= entry->bytes;
     if (account->destroyed) {
-        account_lower(account, account->used);
+        account_lower(account, 0);
     }
-    pthread_mutex_unlock(&lock);
+    accounts_unlock();
     atomic_store(&pools_state, POOLS_FREED);
+}
+
+/* Whether a reset of the device ends the allocations of its pools is the driver's choice: it is asked. */
+void pools_context_ended(CUdevice device) {
+    uint32_t gpu = gpu_of_device(device);
+    size_t count = atomic_load(&account_count);
+    for (size_t i = 0; i < count && gpu != NO_GPU; i++) {
+        struct pool_account *account = &accounts[i];
+        accounts_lock();
+        bool concerned = account->open && !account->destroyed && account->gpu == gpu && account->charged != 0;
+        accounts_unlock();
+        if (!concerned) {
+            continue;
+        }
+        struct pool_answer answer = account_ask_and_lock(account, POOL_USED);
+        bool ended = answer.gone || (answer.known && answer.used == 0);
+        if (answer.gone) {
+            account_destroyed(account);
+        }
+        accounts_unlock();
+        if (ended) {
+            table_take_owner(&charges, (uint64_t)(uintptr_t)account, charge_entry_back);
+        }
+    }
+    pools_refresh();
+}
+
+void pools_forget(void) {
+    memset(accounts, 0, atomic_load(&account_count) * sizeof accounts[0]);
+    atomic_store(&account_count, 0);
+    atomic_store(&pools_state, POOLS_SETTLED);
 }
 
 /* ---- allocating ---- */
@@ -105,21 +118,17 @@ typedef CUresult (*allocate_function)(CUdeviceptr *address, size_t bytes, CUmemo
 
 /* Charges what the pool must grow by: memory that it kept is used again without a charge. Memory whose free is still to
  * come in its stream is in use by the driver's count, though no longer by ours. */
-static bool account_grow(struct account *account, uint64_t rounded) {
-    pthread_mutex_lock(&lock);
-    uint64_t used = larger(account->used, attribute(account, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0));
+static bool account_grow(struct pool_account *account, uint64_t rounded) {
+    struct pool_answer answer = account_ask_and_lock(account, POOL_USED);
+    uint64_t used = account->used > answer.used ? account->used : answer.used;
     uint64_t wanted = (used + rounded + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
-    uint64_t grown = wanted > account->charged ? wanted - account->charged : 0;
-    bool granted = grown == 0 || session_reserve(account->gpu, SHARED_LANE, grown);
-    if (granted) {
-        account->used += rounded;
-        account->charged += grown;
-    }
-    pthread_mutex_unlock(&lock);
+    bool granted = account_raise(account, wanted > account->charged ? wanted - account->charged : 0);
+    account->used += granted ? rounded : 0;
+    accounts_unlock();
     return granted;
 }
 
-static bool account_use(struct account *account, uint64_t rounded) {
+static bool account_use(struct pool_account *account, uint64_t rounded) {
     if (session_allows(account->gpu) && rounded <= GPUSLICE_BYTES_MASK) {
         if (account_grow(account, rounded)) {
             return true;
@@ -135,27 +144,22 @@ static bool account_use(struct account *account, uint64_t rounded) {
 
 /* After the driver's answer: charges what the pool holds now. It may have grown by more than was expected, because free
  * blocks did not fit or could not be used yet; false when there is no room for that. */
-static bool account_settle(struct account *account) {
-    pthread_mutex_lock(&lock);
-    uint64_t holds = account_holds(account);
-    bool fits = holds <= account->charged || session_reserve(account->gpu, SHARED_LANE, holds - account->charged);
-    if (fits && holds > account->charged) {
-        account->charged = holds;
-    } else {
-        account_lower(account, holds);
-    }
-    pthread_mutex_unlock(&lock);
+static bool account_settle(struct pool_account *account) {
+    struct pool_answer answer = account_ask_and_lock(account, POOL_RESERVED);
+    bool fits = answer.reserved <= account->charged || account_raise(account, answer.reserved - account->charged);
+    account_lower(account, answer.reserved);
+    accounts_unlock();
     return fits;
 }
 
-static void account_unuse(struct account *account, uint64_t rounded) {
-    pthread_mutex_lock(&lock);
+static void account_unuse(struct pool_account *account, uint64_t rounded) {
+    accounts_lock();
     account->used -= rounded;
-    account_lower(account, account_holds(account));
-    pthread_mutex_unlock(&lock);
+    accounts_unlock();
+    account_refresh(account);
 }
 
-static CUresult allocate_from(struct account *account, CUdeviceptr *address, size_t bytes, CUstream stream,
+static CUresult allocate_from(struct pool_account *account, CUdeviceptr *address, size_t bytes, CUstream stream,
                               allocate_function call) {
     if (account == NULL || account->gpu == NO_GPU) {
         return account == NULL ? CUDA_ERROR_OUT_OF_MEMORY : call(address, bytes, account->pool, stream);
@@ -169,7 +173,7 @@ static CUresult allocate_from(struct account *account, CUdeviceptr *address, siz
     if (result == CUDA_SUCCESS && *address != 0) {
         struct table_entry entry = {.key = *address, .owner = (uint64_t)(uintptr_t)account, .bytes = rounded,
                                     .gpu = (uint8_t)account->gpu, .kind = CHARGE_POOLED};
-        if (account_settle(account) && table_put(&charges, &entry)) {
+        if (account_settle(account) && charge_record(&entry)) {
             return CUDA_SUCCESS;
         }
         REAL(cuMemFreeAsync)(*address, stream);
@@ -207,7 +211,7 @@ static bool device_of_stream(CUstream stream, CUdevice *device) {
            (REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && device_of_context(context, device));
 }
 
-/* Pools that nobody made are the devices' own. */
+/* A pool that the program did not create is the own one of a device. */
 static bool device_of_pool(CUmemoryPool pool, CUdevice *device) {
     int count = 0;
     CUmemoryPool own;
@@ -220,24 +224,27 @@ static bool device_of_pool(CUmemoryPool pool, CUdevice *device) {
     return false;
 }
 
-static struct account *account_on(CUmemoryPool pool, CUdevice device) {
+static struct pool_account *account_on(CUmemoryPool pool, CUdevice device) {
     uint32_t gpu = gpu_of_device(device);
-    pthread_mutex_lock(&lock);
-    struct account *account = gpu != NO_GPU ? account_open(pool, gpu) : account_of(pool);
-    pthread_mutex_unlock(&lock);
+    accounts_lock();
+    struct pool_account *account = account_of(pool);
+    if (account == NULL && gpu != NO_GPU) {
+        account = account_new(pool, gpu);
+    }
+    accounts_unlock();
     return account;
 }
 
-static struct account *current_account(CUdevice device) {
+static struct pool_account *current_account(CUdevice device) {
     CUmemoryPool pool;
     return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS ? account_on(pool, device) : NULL;
 }
 
-static struct account *named_account(CUmemoryPool pool, CUdevice stream_device) {
+static struct pool_account *named_account(CUmemoryPool pool, CUdevice stream_device) {
     CUdevice device;
-    pthread_mutex_lock(&lock);
-    struct account *account = account_of(pool);
-    pthread_mutex_unlock(&lock);
+    accounts_lock();
+    struct pool_account *account = account_of(pool);
+    accounts_unlock();
     if (account != NULL) {
         return account;
     }
@@ -298,33 +305,45 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
 
 /* ---- the life of pools ---- */
 
+/* False when the memory of a new pool could not be charged. */
+static bool open_account(CUmemoryPool pool, const CUmemLocation *location) {
+    CUdevice device;
+    bool on_host = location_is_host(location);
+    uint32_t gpu = !on_host && location_device(location, &device) ? gpu_of_device(device) : NO_GPU;
+    if (!on_host && gpu == NO_GPU) {
+        return false;
+    }
+    accounts_lock();
+    struct pool_account *former = account_of(pool);
+    if (former != NULL) { /* another thread destroyed that pool just now: the driver gave its handle out again */
+        account_destroyed(former);
+    }
+    bool opened = account_new(pool, gpu) != NULL;
+    accounts_unlock();
+    return opened;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result == CUDA_SUCCESS) {
-        bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-        uint32_t gpu = on_device ? gpu_of_device(properties->location.id) : NO_GPU;
-        pthread_mutex_lock(&lock);
-        bool booked = (!on_device || gpu != NO_GPU) && account_open(*pool, gpu) != NULL;
-        pthread_mutex_unlock(&lock);
-        if (!booked) {
-            REAL(cuMemPoolDestroy)(*pool);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+    if (result == CUDA_SUCCESS && !open_account(*pool, &properties->location)) {
+        REAL(cuMemPoolDestroy)(*pool);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    CUresult result = REAL(cuMemPoolDestroy)(pool);
-    if (result == CUDA_SUCCESS) {
-        pthread_mutex_lock(&lock);
-        struct account *account = account_of(pool);
-        if (account != NULL) {
-            account->destroyed = true;
-            account_lower(account, account->used);
-        }
-        pthread_mutex_unlock(&lock);
+    accounts_lock();
+    struct pool_account *account = account_of(pool);
+    accounts_unlock();
+    if (account == NULL) {
+        return REAL(cuMemPoolDestroy)(pool);
     }
+    account_close(account);
+    CUresult result = REAL(cuMemPoolDestroy)(pool);
+    accounts_lock();
+    account_end_close(account, result == CUDA_SUCCESS);
+    accounts_unlock();
     return result;
 }
 
@@ -336,15 +355,32 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 
 /* ---- where the driver lets go of what pools keep ---- */
 
-#define SYNCHRONIZES(name, parameters, arguments)                                                                     \
-    CUresult name parameters {                                                                                        \
-        CUresult result = REAL(name) arguments;                                                                       \
-        pools_look(POOLS_KEEPING);                                                                                         \
-        return result;                                                                                                \
-    }
+CUresult cuStreamSynchronize(CUstream stream) {
+    CUresult result = REAL(cuStreamSynchronize)(stream);
+    pools_look(POOLS_KEEPING);
+    return result;
+}
 
-SYNCHRONIZES(cuStreamSynchronize, (CUstream stream), (stream))
-SYNCHRONIZES(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-SYNCHRONIZES(cuEventSynchronize, (CUevent event), (event))
-SYNCHRONIZES(cuCtxSynchronize, (void), ())
-SYNCHRONIZES(cuCtxSynchronize_v2, (CUcontext context), (context))
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    CUresult result = REAL(cuStreamSynchronize_ptsz)(stream);
+    pools_look(POOLS_KEEPING);
+    return result;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    CUresult result = REAL(cuEventSynchronize)(event);
+    pools_look(POOLS_KEEPING);
+    return result;
+}
+
+CUresult cuCtxSynchronize(void) {
+    CUresult result = REAL(cuCtxSynchronize)();
+    pools_look(POOLS_KEEPING);
+    return result;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    CUresult result = REAL(cuCtxSynchronize_v2)(context);
+    pools_look(POOLS_KEEPING);
+    return result;
+}

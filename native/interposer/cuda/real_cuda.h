@@ -5,6 +5,9 @@
 #define __CUDA_API_VERSION_INTERNAL /* every version of every function, under its exported name */
 #include <cuda.h>
 
+/* CUDA 11 exports it, and no later header declares it. */
+CUresult cuGetProcAddress_ptsz(const char *symbol, void **function, int version, cuuint64_t flags);
+
 #include "cuda_indexes.h"
 #include "../real.h"
 

@@ -1,62 +1,147 @@
 /* Virtual memory management: physical memory is charged when it is made and given back when neither a handle nor a
- * mapping holds it, which is when the driver frees it. Imported memory is its owner's to pay for and is not in the books. */
-#include "charge.h"
+ * mapping nor a binding holds it, which is when the driver frees it. */
+#define _GNU_SOURCE
+#include "virtual_memory.h"
 
 #include <pthread.h>
+#include <search.h>
 #include <stdlib.h>
 
-struct physical {
-    CUmemGenericAllocationHandle handle;
-    uint64_t bytes;
-    uint32_t gpu;
-    int references, mappings;
+struct mapping {
+    CUdeviceptr start;
+    size_t size;
+    struct physical *physical;
+    struct mapping *next; /* among those that one call unmaps */
 };
 
-/* Held across the driver's call: a handle that the driver has back may be another thread's at once. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct table handles;  /* handle -> struct physical in `owner` */
-static struct table mappings; /* start of a mapping -> struct physical in `owner`, its size in `bytes` */
+static void *physicals; /* tree of struct physical by handle */
+static void *mappings;  /* tree of struct mapping by address */
 
-static struct physical *look_at(struct table *table, uint64_t key) {
-    struct table_entry entry;
-    if (!table_take(table, key, &entry)) {
-        return NULL;
-    }
-    table_put(table, &entry); /* cannot fail: its place was just freed */
-    return (struct physical *)(uintptr_t)entry.owner;
+void virtual_memory_lock(void) {
+    pthread_mutex_lock(&lock);
 }
 
-static void drop_if_unused(struct physical *physical) {
-    struct table_entry entry;
-    if (physical->references == 0 && physical->mappings == 0) {
-        table_take(&handles, physical->handle, &entry);
-        charge_back(physical->gpu, SHARED_LANE, physical->bytes);
-        free(physical);
+void virtual_memory_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* The trees are not freed: another thread of the parent may have been changing them. */
+void virtual_memory_forget(void) {
+    physicals = mappings = NULL;
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    multicast_forget();
+}
+
+/* ---- physical memory; under the lock ---- */
+
+static int compare_physicals(const void *one, const void *other) {
+    CUmemGenericAllocationHandle first = ((const struct physical *)one)->handle;
+    CUmemGenericAllocationHandle second = ((const struct physical *)other)->handle;
+    return first < second ? -1 : first > second;
+}
+
+struct physical *physical_of_handle(CUmemGenericAllocationHandle handle) {
+    struct physical wanted = {.handle = handle};
+    struct physical **found = tfind(&wanted, &physicals, compare_physicals);
+    return found != NULL ? *found : NULL;
+}
+
+struct physical *physical_new(void) {
+    return calloc(1, sizeof(struct physical));
+}
+
+static void remove_record(struct physical *physical) {
+    if (physical_of_handle(physical->handle) == physical) {
+        tdelete(physical, &physicals, compare_physicals);
     }
+}
+
+static bool is_held(const struct physical *physical) {
+    return physical->references != 0 || physical->holders != 0;
+}
+
+/* Until the driver has everything back: then the charge goes. */
+static void settle(struct physical *physical) {
+    if (is_held(physical) || physical->calls != 0) {
+        return;
+    }
+    multicast_ended(physical);
+    if (physical->gpu != NO_GPU) {
+        charge_back(physical->gpu, SHARED_LANE, physical->bytes);
+    }
+    free(physical);
+}
+
+bool physical_record(struct physical *physical) {
+    struct physical *former = physical_of_handle(physical->handle);
+    if (former != NULL) { /* the driver gave its handle out again, so nothing refers to it any more */
+        remove_record(former);
+        former->references = 0;
+        settle(former);
+    }
+    return tsearch(physical, &physicals, compare_physicals) != NULL;
+}
+
+void physical_begin_drop(struct physical *physical, int references, int holders) {
+    physical->references -= references;
+    physical->holders -= holders;
+    physical->calls++;
+    if (!is_held(physical)) { /* its handle may be another's as soon as the driver has it back */
+        remove_record(physical);
+    }
+}
+
+void physical_end_drop(struct physical *physical, int references, int holders, bool dropped) {
+    physical->calls--;
+    if (!dropped) {
+        bool was_held = is_held(physical);
+        physical->references += references;
+        physical->holders += holders;
+        if (!was_held) {
+            physical_record(physical); /* without memory for it, it stays charged: the safe side */
+        }
+    }
+    settle(physical);
+}
+
+void physical_hold(struct physical *physical) {
+    physical->holders++;
+}
+
+/* ---- handles ---- */
+
+static CUresult create(struct physical *physical, CUmemGenericAllocationHandle *handle, size_t size,
+                       const CUmemAllocationProp *properties, unsigned long long flags) {
+    CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    physical->handle = *handle;
+    physical->references = 1;
+    pthread_mutex_lock(&lock);
+    bool recorded = physical_record(physical);
+    pthread_mutex_unlock(&lock);
+    if (!recorded) {
+        REAL(cuMemRelease)(*handle);
+    }
+    return recorded ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                      unsigned long long flags) {
-    if (handle == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (handle == NULL || properties == NULL || location_is_host(&properties->location)) {
         return REAL(cuMemCreate)(handle, size, properties, flags); /* an error, or host memory */
     }
-    struct physical *physical = malloc(sizeof *physical);
-    uint32_t gpu = gpu_of_device(properties->location.id);
+    struct physical *physical = physical_new();
+    CUdevice device = -1;
+    uint32_t gpu = location_device(&properties->location, &device) ? gpu_of_device(device) : NO_GPU;
     if (physical == NULL || !charge_begin(gpu, SHARED_LANE, size)) {
         free(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_lock(&lock);
-    CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
-    if (result == CUDA_SUCCESS) {
-        *physical = (struct physical){.handle = *handle, .bytes = size, .gpu = gpu, .references = 1};
-        struct table_entry entry = {.key = *handle, .owner = (uint64_t)(uintptr_t)physical};
-        if (!table_put(&handles, &entry)) {
-            REAL(cuMemRelease)(*handle);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
-    pthread_mutex_unlock(&lock);
+    *physical = (struct physical){.bytes = size, .gpu = gpu, .device = device};
+    CUresult result = create(physical, handle, size, properties, flags);
     if (result != CUDA_SUCCESS) {
         charge_back(gpu, SHARED_LANE, size);
         free(physical);
@@ -66,86 +151,166 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     pthread_mutex_lock(&lock);
-    struct physical *physical = look_at(&handles, handle);
-    CUresult result = REAL(cuMemRelease)(handle);
-    if (result == CUDA_SUCCESS && physical != NULL && physical->references > 0) {
-        physical->references--;
-        drop_if_unused(physical);
+    struct physical *physical = physical_of_handle(handle);
+    if (physical != NULL && physical->references > 0) {
+        physical_begin_drop(physical, 1, 0);
+    } else {
+        physical = NULL;
     }
     pthread_mutex_unlock(&lock);
+    CUresult result = REAL(cuMemRelease)(handle);
+    if (physical != NULL) {
+        pthread_mutex_lock(&lock);
+        physical_end_drop(physical, 1, 0, result == CUDA_SUCCESS);
+        pthread_mutex_unlock(&lock);
+    }
     return result;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     pthread_mutex_lock(&lock);
-    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    struct physical *physical = result == CUDA_SUCCESS ? look_at(&handles, *handle) : NULL;
+    struct physical *physical = physical_at_address((CUdeviceptr)(uintptr_t)address);
     if (physical != NULL) {
-        physical->references++;
+        physical->references++; /* before the driver's: an unmapping in another thread must not give the memory back */
+    }
+    pthread_mutex_unlock(&lock);
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (physical != NULL && result != CUDA_SUCCESS) {
+        pthread_mutex_lock(&lock);
+        physical_begin_drop(physical, 1, 0);
+        physical_end_drop(physical, 1, 0, true);
+        pthread_mutex_unlock(&lock);
+    }
+    return result;
+}
+
+/* ---- mappings ---- */
+
+/* Ranges that overlap are equal: mappings do not overlap, so a range finds any mapping inside it. */
+static int compare_mappings(const void *one, const void *other) {
+    const struct mapping *first = one, *second = other;
+    if (first->start < second->start) {
+        return second->start - first->start >= first->size ? -1 : 0;
+    }
+    return first->start - second->start >= second->size ? 1 : 0;
+}
+
+static struct mapping *find_mapping(CUdeviceptr start, size_t size) {
+    struct mapping wanted = {.start = start, .size = size};
+    struct mapping **found = size != 0 ? tfind(&wanted, &mappings, compare_mappings) : NULL;
+    return found != NULL ? *found : NULL;
+}
+
+struct physical *physical_at_address(CUdeviceptr address) {
+    struct mapping *mapping = find_mapping(address, 1);
+    return mapping != NULL ? mapping->physical : NULL;
+}
+
+/* Takes all mappings of the range out of the tree, before the driver unmaps them: then their addresses may be mapped
+ * anew by another thread. */
+static struct mapping *take_mappings(CUdeviceptr start, size_t size) {
+    struct mapping *taken = NULL, *mapping;
+    while ((mapping = find_mapping(start, size)) != NULL) {
+        tdelete(mapping, &mappings, compare_mappings);
+        physical_begin_drop(mapping->physical, 0, 1);
+        mapping->next = taken;
+        taken = mapping;
+    }
+    return taken;
+}
+
+static void end_unmapping(struct mapping *mapping, bool unmapped) {
+    physical_end_drop(mapping->physical, 0, 1, unmapped);
+    if (unmapped) {
+        free(mapping);
+    } else {
+        tsearch(mapping, &mappings, compare_mappings); /* without memory for it, it stays charged: the safe side */
+    }
+}
+
+static bool lies_within(const struct mapping *mapping, CUdeviceptr start, size_t size) {
+    return mapping->start >= start && mapping->size <= size && mapping->start - start <= size - mapping->size;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+    pthread_mutex_lock(&lock);
+    struct mapping *taken = take_mappings(address, size);
+    pthread_mutex_unlock(&lock);
+    CUresult result = REAL(cuMemUnmap)(address, size);
+    pthread_mutex_lock(&lock);
+    while (taken != NULL) {
+        struct mapping *mapping = taken;
+        taken = mapping->next;
+        end_unmapping(mapping, result == CUDA_SUCCESS && lies_within(mapping, address, size));
     }
     pthread_mutex_unlock(&lock);
     return result;
+}
+
+/* The physical memory of a handle with one more holder; NULL for what is not charged here. */
+static struct physical *hold_handle(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&lock);
+    struct physical *physical = physical_of_handle(handle);
+    if (physical != NULL) {
+        physical_hold(physical);
+    }
+    pthread_mutex_unlock(&lock);
+    return physical;
+}
+
+static void let_go(struct physical *physical) {
+    physical_begin_drop(physical, 0, 1);
+    physical_end_drop(physical, 0, 1, true);
+}
+
+static bool record_mapping(struct mapping *mapping) {
+    struct mapping *stale;
+    while ((stale = find_mapping(mapping->start, mapping->size)) != NULL) { /* the driver maps no address twice */
+        tdelete(stale, &mappings, compare_mappings);
+        let_go(stale->physical);
+        free(stale);
+    }
+    return tsearch(mapping, &mappings, compare_mappings) != NULL;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-    pthread_mutex_lock(&lock);
-    CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
-    struct physical *physical = result == CUDA_SUCCESS ? look_at(&handles, handle) : NULL;
-    if (physical != NULL) {
-        struct table_entry entry = {.key = address, .owner = (uint64_t)(uintptr_t)physical, .bytes = size};
-        if (table_put(&mappings, &entry)) {
-            physical->mappings++;
-        } else {
-            REAL(cuMemUnmap)(address, size);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
+    struct physical *physical = hold_handle(handle);
+    if (physical == NULL) {
+        return REAL(cuMemMap)(address, size, offset, handle, flags);
     }
+    struct mapping *mapping = malloc(sizeof *mapping);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    bool recorded = false;
+    if (mapping != NULL) {
+        *mapping = (struct mapping){.start = address, .size = size, .physical = physical};
+        result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    }
+    pthread_mutex_lock(&lock);
+    recorded = result == CUDA_SUCCESS && record_mapping(mapping);
+    pthread_mutex_unlock(&lock);
+    if (recorded) {
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS) {
+        REAL(cuMemUnmap)(address, size);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    free(mapping);
+    pthread_mutex_lock(&lock);
+    let_go(physical);
     pthread_mutex_unlock(&lock);
     return result;
 }
 
-/* One call may unmap several mappings that lie side by side. Those of imported memory are not in the books: their sizes
- * are asked of the driver before they are gone. */
-CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-    pthread_mutex_lock(&lock);
-    size_t first_size = 0;
-    CUdeviceptr first_start = 0;
-    bool known = look_at(&mappings, address) != NULL;
-    if (!known && REAL(cuMemGetAddressRange_v2)(&first_start, &first_size, address) != CUDA_SUCCESS) {
-        first_size = size;
-    }
-    CUresult result = REAL(cuMemUnmap)(address, size);
-    for (CUdeviceptr at = address; result == CUDA_SUCCESS && at < address + size;) {
-        struct table_entry entry;
-        if (table_take(&mappings, at, &entry)) {
-            struct physical *physical = (struct physical *)(uintptr_t)entry.owner;
-            at += entry.bytes;
-            physical->mappings--;
-            drop_if_unused(physical);
-        } else {
-            at += at == address && first_size != 0 ? first_size : 2u << 20; /* the smallest granularity there is */
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
+/* ---- sparse arrays ---- */
 
-/* Memory that sparse arrays or multicast objects use lives on after its handle is released, and the driver does not tell
- * until when. It stays charged as long as the process lives: counting too much is the safe side. */
-static void keep(CUmemGenericAllocationHandle handle) {
-    pthread_mutex_lock(&lock);
-    struct physical *physical = look_at(&handles, handle);
-    if (physical != NULL) {
-        physical->mappings++;
-    }
-    pthread_mutex_unlock(&lock);
-}
-
+/* Memory that a sparse array uses lives on after its handle is released, and the driver does not tell until when. It
+ * stays charged as long as the process lives: counting too much is the safe side. */
 static CUresult keep_mapped(CUresult result, const CUarrayMapInfo *maps, unsigned int count) {
     for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++) {
         if (maps[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP) {
-            keep(maps[i].memHandle.memHandle);
+            hold_handle(maps[i].memHandle.memHandle);
         }
     }
     return result;
@@ -157,22 +322,4 @@ CUresult cuMemMapArrayAsync(CUarrayMapInfo *maps, unsigned int count, CUstream s
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *maps, unsigned int count, CUstream stream) {
     return keep_mapped(REAL(cuMemMapArrayAsync_ptsz)(maps, count, stream), maps, count);
-}
-
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
-                            CUmemGenericAllocationHandle memory, size_t offset, size_t size, unsigned long long flags) {
-    CUresult result = REAL(cuMulticastBindMem)(multicast, multicast_offset, memory, offset, size, flags);
-    if (result == CUDA_SUCCESS) {
-        keep(memory);
-    }
-    return result;
-}
-
-CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t multicast_offset,
-                               CUmemGenericAllocationHandle memory, size_t offset, size_t size, unsigned long long flags) {
-    CUresult result = REAL(cuMulticastBindMem_v2)(multicast, device, multicast_offset, memory, offset, size, flags);
-    if (result == CUDA_SUCCESS) {
-        keep(memory);
-    }
-    return result;
 }

@@ -130,7 +130,8 @@ static int limit(const struct device *device, CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return 2;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID: return -1;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: return spec->numa_node == UINT32_MAX ? -1 : (int)spec->numa_node;
-    default: return 0; /* what this GPU has not: integrated, display, TCC, multi-GPU board, RDMA, multicast, shared pools ... */
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: return at_least(device, 9, 0);
+    default: return 0; /* what this GPU has not: integrated, display, TCC, multi-GPU board, RDMA, shared pools ... */
     }
 }
 

@@ -304,6 +304,9 @@ static CUresult primary_drop(CUdevice ordinal, bool all) {
         closing_primary = true;
         context_close(device->primary);
         closing_primary = false;
+        if (all) {
+            pool_reset(device);
+        }
         pthread_mutex_lock(&driver.lock);
         device->primary_closing = false;
         pthread_cond_broadcast(&primary_closed);

@@ -17,6 +17,19 @@ CUresult device_at(CUdevice ordinal, struct device **device) {
     return CUDA_SUCCESS;
 }
 
+/* These devices have one locality domain, which is all of their memory. */
+CUresult device_of_location(const CUmemLocation *location, struct device **device) {
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return device_at(location->id, device);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        return location->localized.localityDomainId == 0 ? device_at(location->localized.deviceId, device)
+                                                         : CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 /* Most queries: one output, one device. */
 #define DEVICE_OR_RETURN(output, ordinal)                                                                             \
     struct device *device;                                                                                            \

@@ -92,6 +92,7 @@ extern struct driver driver;
 /* CUDA_SUCCESS, or CUDA_ERROR_NOT_INITIALIZED. Also CUDA_ERROR_INVALID_DEVICE for a bad ordinal. */
 CUresult driver_ready(void);
 CUresult device_at(CUdevice ordinal, struct device **device);
+CUresult device_of_location(const CUmemLocation *location, struct device **device);
 
 /* ---- contexts ---- */
 
@@ -363,6 +364,8 @@ CUresult pool_charge_address(struct pool *pool, CUdeviceptr address); /* idempot
 CUresult pool_discard_address(struct pool *pool, CUdeviceptr address); /* the graph is gone: address and bytes */
 void pool_refund(struct device *device, CUdeviceptr address, struct block *block); /* a graph's block: keeps the address */
 void pool_synchronized(struct device *device); /* release what is above the release thresholds */
+/* A reset of the device ends what was allocated from its pools; the pools stay. */
+void pool_reset(struct device *device);
 size_t pool_trim(struct pool *pool, size_t keep_bytes);
 /* array.c */
 struct mipmap {

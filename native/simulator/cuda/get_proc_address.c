@@ -30,3 +30,12 @@ CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int versi
     CUresult result = cuGetProcAddress_v2(symbol, function, version, flags, NULL);
     return result == CUDA_SUCCESS && *function == NULL ? CUDA_ERROR_NOT_FOUND : result;
 }
+
+CUresult CUDAAPI cuGetProcAddress_ptsz(const char *symbol, void **function, int version, cuuint64_t flags);
+
+/* Without a flag it means the thread's own stream. CUDA 11 has it; no later header declares it. */
+CUresult CUDAAPI cuGetProcAddress_ptsz(const char *symbol, void **function, int version, cuuint64_t flags) {
+    cuuint64_t either = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    flags |= (flags & either) == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
+    return cuGetProcAddress(symbol, function, version, flags);
+}

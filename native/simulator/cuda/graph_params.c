@@ -6,14 +6,13 @@
 static CUresult allocation_from(const CUDA_MEM_ALLOC_NODE_PARAMS_v2 *params, struct operation *operation) {
     struct device *device;
     if (params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (params->accessDescs == NULL && params->accessDescCount != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    CUresult result = device_at(params->poolProps.location.id, &device);
+    CUresult result = device_of_location(&params->poolProps.location, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }

@@ -199,6 +199,25 @@ CUresult pool_discard_address(struct pool *pool, CUdeviceptr address) {
     return CUDA_SUCCESS;
 }
 
+static void end_block(struct device *device, CUdeviceptr address, struct block *block) {
+    if (atomic_load(&block->kind) == BLOCK_GRAPH) {
+        pool_refund(device, address, block); /* its address stays the graph's */
+    } else {
+        pool_free(device, address, block);
+    }
+}
+
+void pool_reset(struct device *device) {
+    pthread_mutex_lock(&pools_lock);
+    for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
+        if (pool->device == device && !pool->retired) {
+            arena_for_owner(device, pool, end_block);
+            pool_trim(pool, 0);
+        }
+    }
+    pthread_mutex_unlock(&pools_lock);
+}
+
 /* ---- allocation in stream order ---- */
 
 static CUresult allocate_on(struct stream *stream, struct pool *pool, size_t bytes, CUdeviceptr *address) {
@@ -249,10 +268,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 /* ---- pools as handles ---- */
 
 static CUresult device_of(const CUmemLocation *location, struct device **device) {
-    if (location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult result = device_at(location->id, device);
+    CUresult result = location != NULL ? device_of_location(location, device) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) { /* a pool may be asked for before the first context */
         pthread_mutex_lock(&driver.lock);
         result = arena_open(*device);

@@ -1,6 +1,6 @@
 /* Virtual memory management: addresses, physical memory and the mapping between them, each on its own. */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "vmm.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -8,20 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GRANULARITY (2ull << 20)
 #define LABEL_MAGIC 0x59524f4d454d5047ull /* "GPMEMORY" */
-
-struct physical { /* CUmemGenericAllocationHandle */
-    struct object object;
-    struct device *device;
-    size_t size;
-    CUmemAllocationProp properties;
-    int references, mappings; /* under vmm_lock; gone when both are zero */
-    int file;                 /* a file of its own when it can be exported, else the arena's */
-    uint64_t offset;
-    CUdeviceptr address; /* of the arena's block; 0: has a file of its own */
-    bool imported;       /* charged to the process that made it */
-};
 
 struct label { /* the last page of an exported file, so that an importer knows what it is */
     uint64_t magic, size;
@@ -33,13 +20,9 @@ struct reservation {
     size_t size;
 };
 
-static pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reservation reservations[4096];
 static size_t reservation_count;
-
-static bool is_granular(size_t value) {
-    return value != 0 && value % GRANULARITY == 0;
-}
 
 /* ---- addresses ---- */
 
@@ -127,7 +110,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size) {
 
 /* ---- physical memory ---- */
 
-static CUresult back_with_file(struct physical *physical) {
+CUresult physical_back_with_file(struct physical *physical) {
     physical->file = memfd_create("gpuslice-sim-exported-memory", MFD_CLOEXEC);
     if (physical->file == -1 || ftruncate(physical->file, (off_t)(physical->size + GRANULARITY)) == -1) {
         if (physical->file != -1) {
@@ -154,6 +137,7 @@ static CUresult back_with_arena(struct physical *physical) {
 /* Under vmm_lock, when neither a handle nor a mapping is left. */
 static void free_physical(struct physical *physical) {
     struct device *device = physical->device;
+    multicast_unbind_all(physical);
     if (physical->address != 0) {
         CUdeviceptr start;
         struct block *block = arena_find(physical->address, &device, &start);
@@ -167,7 +151,7 @@ static void free_physical(struct physical *physical) {
     object_free(physical, KIND_PHYSICAL);
 }
 
-static void drop(struct physical *physical, int references, int mappings) {
+void physical_drop(struct physical *physical, int references, int mappings) {
     physical->references -= references;
     physical->mappings -= mappings;
     if (physical->references == 0) {
@@ -180,11 +164,10 @@ static void drop(struct physical *physical, int references, int mappings) {
 
 static CUresult check_properties(const CUmemAllocationProp *properties, struct device **device) {
     if (properties == NULL || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (properties->requestedHandleTypes & ~(unsigned int)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return device_at(properties->location.id, device);
+    return device_of_location(&properties->location, device);
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -213,7 +196,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
         physical->size = size;
         physical->properties = *properties;
         physical->references = 1;
-        result = properties->requestedHandleTypes != 0 ? back_with_file(physical) : back_with_arena(physical);
+        result = properties->requestedHandleTypes != 0 ? physical_back_with_file(physical) : back_with_arena(physical);
         if (result != CUDA_SUCCESS && object_retire(physical, KIND_PHYSICAL)) {
             object_free(physical, KIND_PHYSICAL);
         }
@@ -226,16 +209,19 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
     return CUDA_SUCCESS;
 }
 
-static struct physical *physical_from(CUmemGenericAllocationHandle handle) {
+struct physical *physical_from(CUmemGenericAllocationHandle handle) {
     struct physical *physical = (struct physical *)(uintptr_t)handle;
     return object_is(physical, KIND_PHYSICAL) ? physical : NULL;
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+    if (driver_ready() != CUDA_SUCCESS) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     pthread_mutex_lock(&vmm_lock);
     struct physical *physical = physical_from(handle);
     if (physical != NULL) {
-        drop(physical, 1, 0);
+        physical_drop(physical, 1, 0);
     }
     pthread_mutex_unlock(&vmm_lock);
     return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -324,7 +310,7 @@ static void unmap(const struct range *range, int argument) {
     (void)argument;
     map_nothing((void *)range->start, range->size, MAP_FIXED);
     range_remove(range->start, RANGE_MAPPED, &removed);
-    drop(range->owner, 0, 1);
+    physical_drop(range->owner, 0, 1);
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
