@@ -26,6 +26,7 @@ struct session {
     int cells[SESSION_MOST];       /* likewise: an agent that is started again finds the cells here; -1 for observers */
     struct session_gpu gpus[GPUSLICE_MAX_GPUS];
     _Atomic uint64_t retry_ns; /* when a refused session may ask again */
+    _Atomic uint64_t clock_offset_ns; /* how far the clock of this process's time namespace is ahead of the machine's */
 };
 extern struct session session;
 
@@ -52,10 +53,12 @@ void session_debug(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* Tells the user why nothing may be allocated now although the process is attached. */
 void session_explain(const struct page *page);
 
+/* By the machine's clock, as the agent's heartbeat is: a container may have a time namespace of its own. */
 static inline uint64_t session_now_ns(void) {
     struct timespec now; /* coarse is precise enough for a heartbeat and cheap enough for every allocation */
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec -
+           atomic_load_explicit(&session.clock_offset_ns, memory_order_relaxed);
 }
 
 /* Whether the cells that are mapped are those that count. */

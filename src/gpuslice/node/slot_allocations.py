@@ -66,6 +66,8 @@ class SlotAllocations:
         self._sessions = sessions
         self._log = log
         self._missing: dict[str, int] = {}
+        #: When each was first missing, by a clock that nobody sets.
+        self._missing_since: dict[str, float] = {}
 
     async def allocate(self, resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]) -> PreparedClaim:
         """A session for a container with these slots; what there was for the same slots was another's."""
@@ -115,17 +117,20 @@ class SlotAllocations:
                 await self._preparing.undo(uid)
         still = (self._checkpoint.claims.keys() | self._checkpoint.broken.keys()) - found
         self._missing = {uid: count for uid, count in self._missing.items() if uid in still}
+        self._missing_since = {uid: since for uid, since in self._missing_since.items() if uid in still}
 
     def _is_over(self, claim: PreparedClaim, held: set[str]) -> bool:
         if not self._is_missing(claim.uid):
             return False
         if claim.pod:
             return True
-        return held.isdisjoint(claim.slots) and time.time() - claim.created > _UNLISTED_SECONDS
+        missing_since = self._missing_since[claim.uid]
+        return held.isdisjoint(claim.slots) and time.monotonic() - missing_since > _UNLISTED_SECONDS
 
     def _is_missing(self, uid: str) -> bool:
         """Whether no process is in it, and it was in none of the last lists."""
         self._missing[uid] = self._missing.get(uid, 0) + 1
+        self._missing_since.setdefault(uid, time.monotonic())
         return not self._sessions.processes(uid) and self._missing[uid] >= _CERTAIN
 
     def _tell_pod(self, claim: PreparedClaim, container: ContainerSlots) -> None:
