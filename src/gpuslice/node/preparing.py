@@ -178,12 +178,34 @@ class Preparing:
         )
 
     async def _carry_out(self, planned: PreparedClaim) -> PreparedClaim:
+        self._check_partitions(planned)
         self._remember(planned)
         try:
             return await self._make(planned)
         except BaseException:
             await self._undo_what_failed(planned.uid)
             raise
+
+    def _check_partitions(self, planned: PreparedClaim) -> None:
+        """A partition serves one claim: processes of the last may be on it though the scheduler takes it for gone."""
+        for device in planned.devices:
+            if device.partition is None or device.admin:
+                continue
+            for other in self._others_with(device.partition, planned.uid, admin=False):
+                raise AgentError(
+                    "partition_held",
+                    f"device {device.device} still serves claim {other.reference}: a process uses its MIG partition",
+                    remedy="end that process; the kubelet then unprepares its claim",
+                )
+
+    def _others_with(self, place: PartitionPlace, uid: str, *, admin: bool = True) -> list[PreparedClaim]:
+        """Other claims that have the partition; with `admin`, also those that only look after it."""
+        return [
+            claim
+            for claim in self._checkpoint.claims.values()
+            if claim.uid != uid
+            and any(device.partition == place and (admin or not device.admin) for device in claim.devices)
+        ]
 
     async def _make(self, planned: PreparedClaim) -> PreparedClaim:
         """Makes what is not there yet, and remembers that all of it is."""
@@ -223,7 +245,8 @@ class Preparing:
         places = await self._places(uid)
         self._sessions.remove(uid)
         for place in places:
-            await self._destroy(place)
+            if not self._others_with(place, uid):
+                await self._destroy(place)
         self._checkpoint.drop(uid)
 
     async def _places(self, uid: str) -> set[PartitionPlace]:
