@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from gpuslice.kube import api as calls
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import HasMetadata, ObjectMetadata
-from gpuslice.kube.store import Key, Store
+from gpuslice.kube.store import Key, SharedStore
 from gpuslice.kube.watching import Watch, decode_bookmark, decode_change, decode_metadata, key_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Informer(Generic[V]):
         self, watch: ListWatch, kind: type[Any], project: Callable[[Any], V | None], limit: int | None
     ) -> None:
         self.resource: Final = watch.resource
-        self.store: Final[Store[V]] = Store(limit)
+        self.store: Final[SharedStore[V]] = SharedStore(limit)
         #: Set once everything there is has been seen, and never cleared: old knowledge is better than none.
         self.synced: Final = asyncio.Event()
         #: Objects of which `project` could make nothing because it failed.
@@ -231,6 +231,12 @@ class Informers:
     def silent(self, seconds: float) -> list[str]:
         """The resources of which nothing was heard for so long."""
         return sorted({watch.resource.plural for watch in self.watches if not watch.heard_within(seconds)})
+
+    def failing(self) -> list[str]:
+        """The resources of which a listener failed when it was last told something: what it knows may be wrong."""
+        return sorted(
+            {watch.resource.plural for watch in self.watches for each in watch.informers if each.store.failing}
+        )
 
     def _start(self, watch: ListWatch, group: asyncio.TaskGroup) -> None:
         if (running := self._tasks.get(watch)) is not None:

@@ -117,6 +117,7 @@ class Manager(Collector):
         registry.register(InformerCollector(informers))
         registry.register(self)
         health.check("informers", self._silence, liveness=True)
+        health.check("informers", self._failing, liveness=False)
         for hosted in self._hosted:
             health.check(hosted.reconciler.name, hosted.ailment, liveness=True)
             health.check(hosted.reconciler.name, hosted.unseen, liveness=False)
@@ -146,6 +147,10 @@ class Manager(Collector):
             return ""
         silent = self._informers.silent(STUCK_SECONDS)
         return f"nothing was heard of {', '.join(silent)} for {STUCK_SECONDS:.0f} s" if silent else ""
+
+    def _failing(self) -> str:
+        failing = self._informers.failing()
+        return f"a listener of {', '.join(failing)} fails: the log says how" if failing else ""
 
 
 class _Hosted(Generic[K]):

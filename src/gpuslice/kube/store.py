@@ -17,15 +17,12 @@ Key = tuple[str, str]
 
 
 class Store(Generic[V]):
-    """By namespace and name. Each listener hears of each change once, with the value before and after it; one that
-    fails is logged and counted, and the others hear of the change all the same.
+    """By namespace and name. Each listener hears of each change once, with the value before and after it.
 
     With a limit, what comes when it is full is not kept: for users that can do with less than all.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        #: How often a listener or an index failed.
-        self.failures = 0
         self._values: dict[Key, V] = {}
         self._limit = limit
         self._indexes: list[Index[Any, V]] = []
@@ -39,7 +36,7 @@ class Store(Generic[V]):
         """The objects by other keys than their names. It is up to date before any listener hears of a change."""
         index: Index[I, V] = Index(self._values, keys)
         for key, value in self._values.items():
-            self._call(index.update, key, None, value)
+            self._call(index, key, None, value)
         self._indexes.append(index)
         return index
 
@@ -70,7 +67,7 @@ class Store(Generic[V]):
             self._values[key] = value
         if old is not value and old != value:
             for index in self._indexes:
-                self._call(index.update, key, old, value)
+                self._call(index, key, old, value)
             for listener in self._listeners:
                 self._call(listener, key, old, value)
 
@@ -84,11 +81,39 @@ class Store(Generic[V]):
     def _call(
         self, listener: Callable[[Key, V | None, V | None], None], key: Key, old: V | None, new: V | None
     ) -> None:
+        listener(key, old, new)
+
+
+class SharedStore(Store[V]):
+    """A store whose listeners do not depend on each other: one that fails is logged and counted, and the others hear of
+    the change all the same.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(limit)
+        #: How often a listener or an index failed.
+        self.failures = 0
+        self._failing: set[int] = set()
+
+    @property
+    def failing(self) -> bool:
+        """Whether a listener failed when it was last told something: what it knows may be wrong."""
+        return bool(self._failing)
+
+    def _call(
+        self, listener: Callable[[Key, V | None, V | None], None], key: Key, old: V | None, new: V | None
+    ) -> None:
+        """Tells of a failure once, until the listener works again: there may be ten thousand objects."""
         try:
             listener(key, old, new)
         except Exception:  # noqa: BLE001 - one that fails must neither stop the watch nor the other listeners
             self.failures += 1
-            structlog.get_logger().exception("a listener of a watch failed", namespace=key[0], name=key[1])
+            if id(listener) not in self._failing:
+                self._failing.add(id(listener))
+                structlog.get_logger().exception("a listener of a watch failed", namespace=key[0], name=key[1])
+        else:
+            if self._failing:
+                self._failing.discard(id(listener))
 
 
 class Index(Generic[I, V]):
@@ -121,7 +146,7 @@ class Index(Generic[I, V]):
     def count(self, key: I) -> int:
         return len(self._objects.get(key, ()))
 
-    def update(self, name: Key, _old: V | None, new: V | None) -> None:
+    def __call__(self, name: Key, _old: V | None, new: V | None) -> None:
         """An object changed. If its keys cannot be worked out, it has none."""
         for key in self._keys.pop(name, ()):
             names = self._objects[key]

@@ -116,7 +116,8 @@ class Writer:
     def flush(self) -> None:
         """Writes what the reader has room for."""
         with self._lock:
-            rest = b"".join(self._lines)
+            lines, self._lines = self._lines, []
+            rest = b"".join(lines)
             try:
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
@@ -125,8 +126,9 @@ class Writer:
                     rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
             except (OSError, ValueError):
                 rest = b""
-            self._lines = [rest] if rest else []
-            self._bytes = len(rest)
+            # A handler of a signal may have logged meanwhile.
+            self._lines = [rest, *self._lines] if rest else self._lines
+            self._bytes = sum(map(len, self._lines))
             self._written = time.monotonic()
 
     def _flush_later(self) -> None:

@@ -195,3 +195,21 @@ def test_a_failure_beside_reconciling_is_counted_and_the_reconciler_starts_again
     hosting.run(100)
     assert (len(sweeper.sweeps), careless.starts, len(careless.sweeps)) == (4, 2, 4)
     assert hosting.registry.get_sample_value("gpuslice_part_restarts_total", {"part": "careless"}) == 1
+
+
+def test_a_listener_that_fails_is_shown_until_it_works_again() -> None:
+    informers = Informers(_unreachable())
+    nodes = informers.informer(NODES, ObjectMetadata, lambda found: found.metadata.name)
+    hosting = _Hosting(informers, _Sweeper())
+
+    def refuse_bad(_key: object, _old: object, new: object) -> None:
+        if new == "bad":
+            raise ValueError("bad")
+
+    nodes.store.listen(refuse_bad)
+    with structlog.testing.capture_logs():
+        for value in ("bad", "good"):
+            nodes.store.put(("", "node"), value)
+            hosting.look()
+    failing = Answer(well=False, text="informers: a listener of nodes fails: the log says how")
+    assert hosting.answers == [(_OK, failing), (_OK, _OK)]
