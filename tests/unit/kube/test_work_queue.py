@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -250,16 +251,23 @@ def test_whatever_work_raises_the_worker_goes_on(error: BaseException) -> None:
     assert (logged[0]["exc_info"] is None) == isinstance(error, UnreachableError)
 
 
-async def test_the_earliest_of_several_wishes_for_later_counts() -> None:
-    queue = _queue()
-    queue.add_after("key", 3600)
-    queue.add_after("key", 0.01)
-    queue.add_after("key", 7200)
-    async with asyncio.timeout(60):
-        assert await queue.get() == "key"
-    assert not queue._delayed
-    queue.add_after("key", 3600)
-    queue.end(drain=True)
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_earliest_of_several_wishes_for_later_counts_on_every_loop(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def run() -> None:
+        queue = _queue()
+        queue.add_after("key", 3600)
+        queue.add_after("key", 0.01)
+        queue.add_after("key", 7200)
+        async with asyncio.timeout(60):
+            assert await queue.get() == "key"
+        assert not queue._delayed
+        queue.add_after("key", 3600)
+        queue.end(drain=True)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
 
 
 async def test_a_getter_that_gives_up_takes_nothing_with_it() -> None:
