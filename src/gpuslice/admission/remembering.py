@@ -66,7 +66,7 @@ def likeness(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
     annotations_read, labels_read = _names_read(settings)
     said = [(name, annotations[name]) for name in annotations_read if name in annotations]
     if labels_read:
-        said += [("labels", name, labels[name]) for name in labels_read if name in labels]
+        said += [(f"label {name}", labels[name]) for name in labels_read if name in labels]
     # Whether there are any decides how the first of ours is written.
     shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(marks.SLICED))
     read = _encode((shape, said, pod.spec))

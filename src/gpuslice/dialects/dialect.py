@@ -175,7 +175,10 @@ class Dialect:
             "asking": tuple(each for each in self.fields if each.asks),
             "read_fields": tuple(each for each in self.fields if not each.unread),
             "pod_fields": self.fields if self.target is None else (*self.fields, self.target),
-            "unread": frozenset(each.name for each in (*self.fields, *self.resources) if each.unread),
+            "unread": frozenset(
+                [each.name for each in self.fields if each.unread]
+                + [each.name for each in self.resources if each.unread]
+            ),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

@@ -32,15 +32,16 @@ class Reader:
         self.opted_in = opted_in
         self.places: tuple[Place, ...] = tuple(pod.places())
         # What holds for the whole pod is found once, not once per container: a pod may have hundreds of them.
-        self._values: dict[PodField[Any], Any] = {}
+        self._values: dict[str, dict[PodField[Any], Any]] = {}
         self._targets: dict[str, frozenset[str]] = {}
 
     def forget(self, asked: Iterable[PodField[Any]]) -> None:
         """The fields stay on the pod for people to see, but ask for nothing any more."""
-        forgotten = {(field.kind, field.name_in(self.settings)) for field in asked}
-        if forgotten:
-            self.annotations = _without(self.annotations, {name for kind, name in forgotten if kind == "annotations"})
-            self.labels = _without(self.labels, {name for kind, name in forgotten if kind == "labels"})
+        for field in asked:
+            if field.kind == "annotations":
+                self.annotations = _without(self.annotations, field.name)
+            else:
+                self.labels = _without(self.labels, field.name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,21 +52,22 @@ class Reader:
         texts = self.annotations if field.kind == "annotations" else self.labels
         return texts.get(field.name_in(self.settings) if field.setting else field.name) if texts else None
 
-    def value(self, field: PodField[_Value]) -> _Value | None:
-        """What the field says; None if the pod does not have it."""
+    def values(self, dialect: Dialect) -> dict[PodField[Any], Any]:
+        """What the pod says in the dialect, by field."""
+        found = self._values.get(dialect.name)
+        if found is None:
+            found = self._values[dialect.name] = {
+                field: self._parse(field, text)
+                for field in dialect.read_fields
+                if (text := self.text(field)) is not None
+            }
+        return found
+
+    def _parse(self, field: PodField[_Value], text: str) -> _Value:
         try:
-            return self._values[field]  # type: ignore[no-any-return]  # what its form gave
-        except KeyError:
-            pass
-        text = self.text(field)
-        value = None
-        if text is not None:
-            try:
-                value = field.form.parse(text)
-            except FormError as error:
-                raise RequestError(field.path_in(self.settings), error.reason, error.remedy) from None
-        self._values[field] = value
-        return value
+            return field.form.parse(text)
+        except FormError as error:
+            raise RequestError(field.path_in(self.settings), error.reason, error.remedy) from None
 
     def targets(self, dialect: Dialect) -> frozenset[str]:
         """The names of the containers that the pod's fields ask for."""
@@ -75,9 +77,10 @@ class Reader:
         return found
 
     def _find_targets(self, target: TargetField | None) -> frozenset[str]:
-        named = None if target is None else self.value(target)
-        if target is None or named is None:
+        text = None if target is None else self.text(target)
+        if target is None or text is None:
             return frozenset(self.names[:1])
+        named = self._parse(target, text)
         for name in sorted({*named} - {*self.names}):
             raise RequestError(
                 target.path_in(self.settings),
@@ -91,14 +94,14 @@ class Reader:
         return dialect.switch is not None and self.text(dialect.switch) == "true"
 
 
-def _without(texts: Mapping[str, str], names: set[str]) -> Mapping[str, str]:
-    return {name: text for name, text in texts.items() if name not in names} if names else texts
+def _without(texts: Mapping[str, str], forgotten: str) -> Mapping[str, str]:
+    return {name: text for name, text in texts.items() if name != forgotten} if forgotten in texts else texts
 
 
 class Said:
     """What a container, and its pod for it, say in one dialect."""
 
-    __slots__ = ("_amounts", "_is_target", "dialect", "place", "reader")
+    __slots__ = ("_amounts", "_is_target", "_values", "dialect", "place", "reader")
 
     def __init__(self, dialect: Dialect, place: Place, reader: Reader) -> None:
         """Complains with a RequestError about what does not have its form or contradicts itself."""
@@ -106,7 +109,8 @@ class Said:
         self.place = place
         self.reader = reader
         self._is_target = bool(dialect.asking) and place.name in reader.targets(dialect)
-        self._amounts = {name: fields.read_resource(place, name) for name in self._names() if place.asks_by_name(name)}
+        self._amounts = self._read_amounts()
+        self._values: dict[PodField[Any], Any] = {}
         self._check()
 
     def amount(self, resource: Resource) -> int:
@@ -120,7 +124,8 @@ class Said:
 
     def value(self, field: PodField[_Value]) -> _Value | None:
         """None if the pod does not say it, or not for this container."""
-        return self.reader.value(field) if self._is_target or not field.asks else None
+        found: _Value | None = self._values.get(field) if self._is_target or not field.asks else None
+        return found
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -133,15 +138,16 @@ class Said:
             return field.path_in(self.reader.settings)
         return fields.resource_field(self.place, field.name)
 
-    def _names(self) -> Iterable[str]:
-        """Of the resources that the dialect reads in the container."""
-        dialect = self.dialect
+    def _read_amounts(self) -> dict[str, int]:
+        """Of the resources that the dialect reads, those that the container names."""
+        dialect, place = self.dialect, self.place
+        names = [resource.name for resource in dialect.signs]
         if dialect.whole_gpus is not WholeGpus.CONTRADICT:
-            yield self.reader.settings.whole_resource
-        for resource in dialect.signs:
-            yield resource.name
+            names.append(self.reader.settings.whole_resource)
         if dialect.family is not None:
-            yield from self._members(dialect.family)
+            names += self._members(dialect.family)
+        limits, requests = place.limits, place.requests
+        return {name: fields.read_resource(place, name) for name in names if name in limits or name in requests}
 
     def _members(self, family: ResourceFamily) -> Iterable[str]:
         for name in fields.members(self.place, family):
@@ -164,8 +170,8 @@ class Said:
                     resource.form.check(amount)
                 except FormError as error:
                     raise RequestError(self.path(resource), error.reason, error.remedy) from None
-        for field in dialect.read_fields:
-            self.value(field)
+        if dialect.read_fields:
+            self._values = self.reader.values(dialect)
         for pair in dialect.exclusive:
             self._check_exclusive(pair)
         if dialect.whole_gpus is WholeGpus.COUNT:

@@ -45,7 +45,9 @@ def read_pod(reader: Reader) -> list[Reading]:
 
 def asks_by_whole_gpus(reader: Reader) -> bool:
     """Whether whole GPUs of this pod are read as a dialect."""
-    return any(reader.opted_in or reader.switched_on(dialect) for dialect in registry.BY_WHOLE_GPUS)
+    if reader.opted_in:
+        return bool(registry.BY_WHOLE_GPUS)
+    return any(map(reader.switched_on, registry.BY_WHOLE_GPUS))
 
 
 def _asking(reader: Reader) -> list[tuple[Dialect, tuple[str, ...]]]:
