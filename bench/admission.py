@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, REVIEW_BYTES, review_body
 from gpuslice.admission.context import Context
-from gpuslice.admission.policy_parsing import load_policies
 from gpuslice.admission.review import review
+from gpuslice.policies.parsing import load_policies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.table import Table
 
-from gpuslice.node.client import AgentClient
+from gpuslice.node.admin.client import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
 
 _ROOT: Final = Path(__file__).resolve().parent
 _RESULTS: Final = _ROOT / "results" / "agent.json"

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench import servers
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
-from gpuslice.admission import configurations, mutating_policy
+from gpuslice.admission.registration import mutating_policy, webhook_configurations
 from gpuslice.cluster import control_plane
 from gpuslice.cluster.clusters import Cluster, new_layout
 
@@ -118,14 +118,14 @@ def measure() -> list[Figure]:
 def _documents(certificates: Certificates, peer: Server, ours: Server) -> list[Object]:
     """What rewrites pods, each confined to the namespace of its name."""
     bundle = base64.b64encode(certificates.authority.read_bytes()).decode()
-    address = configurations.Address(url=f"https://127.0.0.1:{ours.port}")
-    installed = configurations.Webhooks(target=address)
+    address = webhook_configurations.Address(url=f"https://127.0.0.1:{ours.port}")
+    installed = webhook_configurations.Webhooks(target=address)
     documents = [
         (_PEER, _usual_configuration(_PEER, peer)),
         (_OURS, _usual_configuration(_OURS, ours)),
         (_CONDITIONED_PEER, _conditioned(_usual_configuration(_CONDITIONED_PEER, peer))),
-        (_INSTALLED, configurations.mutating(installed)),
-        (_INSTALLED, configurations.validating(installed)),
+        (_INSTALLED, webhook_configurations.mutating(installed)),
+        (_INSTALLED, webhook_configurations.validating(installed)),
     ]
     for namespace, document in documents:
         for webhook in document["webhooks"]:
@@ -145,7 +145,7 @@ def _usual_configuration(name: str, server: Server) -> Object:
         "clientConfig": {"url": f"https://127.0.0.1:{server.port}{server.path}"},
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
-        "rules": [configurations.PODS],
+        "rules": [webhook_configurations.PODS],
     }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -156,7 +156,9 @@ def _usual_configuration(name: str, server: Server) -> Object:
 
 
 def _conditioned(configuration: Object) -> Object:
-    (ours,) = configurations.mutating(configurations.Webhooks(target=configurations.Address(url="")))["webhooks"]
+    (ours,) = webhook_configurations.mutating(
+        webhook_configurations.Webhooks(target=webhook_configurations.Address(url=""))
+    )["webhooks"]
     (webhook,) = configuration["webhooks"]
     webhook["matchConditions"] = ours["matchConditions"]
     return configuration

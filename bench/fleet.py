@@ -30,9 +30,9 @@ from gpuslice.kube.resources import NODES, Metadata
 from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 from gpuslice.model.gpus import PRESETS
-from gpuslice.node.hardware import Gpu
-from gpuslice.node.publishing import Publisher
-from gpuslice.node.resource_slices import GpuState, build
+from gpuslice.node.dra.publishing import Publisher
+from gpuslice.node.dra.resource_slices import GpuState, build
+from gpuslice.node.gpus.hardware import Gpu
 from tools.kube.__main__ import build as build_programs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gpuslice.cluster.components import Component
     from gpuslice.kube.api import Api
-    from gpuslice.node.gpu_policies import GpuPolicies
+    from gpuslice.node.gpus.policies import GpuPolicies
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.figures import Figure, publish
-from gpuslice.controller.references import PodClaims, templates_of
+from gpuslice.controller.reconcilers.template_references import PodClaims, templates_of
 from gpuslice.kube.api import Api
 from gpuslice.kube.credentials import Credentials
 from gpuslice.kube.informers import Informers

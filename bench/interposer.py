@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Final
 from bench.figures import Figure, publish
 from bench.run import cuda_headers
 from bench.turns import take_turns
-from gpuslice.cli import preload
-from gpuslice.node.client import AgentClient
+from gpuslice.cli.run import preload
+from gpuslice.node.admin.client import AgentClient
 from gpuslice.simulator import configuration, machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bench.turns import Sample
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
 
 _ROOT: Final = Path(__file__).resolve().parent
 _VARIANTS: Final = ("bare", "floor", "gpuslice")

@@ -30,13 +30,13 @@ import structlog
 from bench import fleet, servers
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
-from gpuslice.admission import configurations
+from gpuslice.admission.registration import webhook_configurations
 from gpuslice.dialects.known import native
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, Metadata
 from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
-from gpuslice.node.gpu_policies import GpuPolicies, MigMode
+from gpuslice.node.gpus.policies import GpuPolicies, MigMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,8 +202,10 @@ def _serve(made: Fleet, stack: ExitStack) -> Server:
     """The webhook as it is installed, beside the API server."""
     certificates = servers.Certificates.make(made.cluster.folder)
     server = stack.enter_context(servers.ours(certificates, f"--kubeconfig={made.cluster.kubeconfig}"))
-    webhooks = configurations.Webhooks(target=configurations.Address(url=f"https://127.0.0.1:{server.port}"))
-    documents = [configurations.mutating(webhooks), configurations.validating(webhooks)]
+    webhooks = webhook_configurations.Webhooks(
+        target=webhook_configurations.Address(url=f"https://127.0.0.1:{server.port}")
+    )
+    documents = [webhook_configurations.mutating(webhooks), webhook_configurations.validating(webhooks)]
     bundle = base64.b64encode(certificates.authority.read_bytes()).decode()
     for document in documents:
         for webhook in document["webhooks"]:

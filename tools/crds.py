@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice.admission import slicepolicies
-from gpuslice.cli import documents
+from gpuslice.cli.manifests import documents
 from gpuslice.installing import definitions
+from gpuslice.policies import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "deploy" / "crds" / f"{slicepolicies.GROUP}_{slicepolicies.PLURAL}.yaml"
+TARGET: Final = ROOT / "deploy" / "crds" / f"{schema.GROUP}_{schema.PLURAL}.yaml"
 
 
 def text() -> str:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice.cli import manifests
+from gpuslice.cli.commands import manifests
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 

@@ -1,5 +1,5 @@
 /* The contract between the agent and the interposer: the memory that a session shares, and the one message with which a
- * process asks for its place in it. gpuslice.node.page mirrors it; tests/native proves that both agree byte for byte.
+ * process asks for its place in it. gpuslice.node.sessions.page mirrors it; tests/native proves that both agree byte for byte.
  *
  * A session has two pieces of memory. `control` is the agent's: tenants map it read-only and cannot open it for writing,
  * even as root in a container (the agent opens it through a read-only mount before it passes it on). `cells` is the

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cli import preload
+from gpuslice.cli.run import preload
 from tests.cli.node import ALLOCATOR
 from tests.node.support import read_line
 from tests.waiting import eventually

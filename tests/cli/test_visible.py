@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuslice.cli.visible import named_gpus
-from gpuslice.node.messages import InventoryGpu
+from gpuslice.cli.run.visible_devices import named_gpus
+from gpuslice.node.admin.messages import InventoryGpu
 
 A100, T4, MIG = "GPU-aaaaaaaa-0000", "GPU-bbbbbbbb-0000", "MIG-cccccccc-0000"
 

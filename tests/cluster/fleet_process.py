@@ -12,12 +12,12 @@ from unittest import mock
 
 from gpuslice.kube import api
 from gpuslice.kube.events import Recorder
-from gpuslice.node import fleet as fleet_module
-from gpuslice.node.fleet import Fleet, FleetPublication
-from gpuslice.node.gpu_policies import GpuPolicies
-from gpuslice.node.health import Health
-from gpuslice.node.partitions import Partitions
-from gpuslice.node.publishing import Publisher
+from gpuslice.node.dra.publishing import Publisher
+from gpuslice.node.gpus import fleet as fleet_module
+from gpuslice.node.gpus.fleet import Fleet, FleetPublication
+from gpuslice.node.gpus.health import Health
+from gpuslice.node.gpus.partitions import Partitions
+from gpuslice.node.gpus.policies import GpuPolicies
 
 
 async def main(kubeconfig: str, node: str, state: str) -> None:

@@ -13,9 +13,9 @@ from gpuslice.admission.backends.dra import template_for
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 from gpuslice.kube import api
-from gpuslice.node.gpu_policies import GpuPolicies
-from gpuslice.node.publishing import Publisher
-from gpuslice.node.resource_slices import build
+from gpuslice.node.dra.publishing import Publisher
+from gpuslice.node.dra.resource_slices import build
+from gpuslice.node.gpus.policies import GpuPolicies
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpuslice.cluster.clusters import Cluster
     from gpuslice.model.slices import Slice
-    from gpuslice.node.resource_slices import GpuState, SliceContent
+    from gpuslice.node.dra.resource_slices import GpuState, SliceContent
 
 _AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "500"}
 

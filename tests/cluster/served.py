@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.admission import configurations
+from gpuslice.admission.registration import webhook_configurations
 from gpuslice.cluster.clusters import free_ports
 from gpuslice.cluster.pki import Authority
 from tests.cluster.kube.support import install_policies
@@ -72,9 +72,9 @@ class Served:
 
     def configure(self, *, failure_policy: str | None = None) -> None:
         """Both configurations, for this namespace alone: other tests share the API server."""
-        webhooks = configurations.Webhooks(target=configurations.Address(url=self.url))
+        webhooks = webhook_configurations.Webhooks(target=webhook_configurations.Address(url=self.url))
         bundle = base64.b64encode(self._authority.certificate.read_bytes()).decode()
-        for document in (configurations.mutating(webhooks), configurations.validating(webhooks)):
+        for document in (webhook_configurations.mutating(webhooks), webhook_configurations.validating(webhooks)):
             document["metadata"]["name"] = self.namespace
             document["webhooks"] = [hook for hook in document["webhooks"] if hook["name"].startswith("pods.")]
             for hook in document["webhooks"]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission.authority_state import Lifetimes
-from gpuslice.admission.certificates import SECRET_NAME, SECRETS, CertificateKeeper
-from gpuslice.admission.trust import split_bundle
 from gpuslice.kube import api as calls
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
+from gpuslice.pki.authority_state import Lifetimes
+from gpuslice.pki.certificate_keeper import SECRET_NAME, SECRETS, CertificateKeeper
+from gpuslice.pki.trust import split_bundle
 from tests.cluster.webhooks import Clock, Replica, bundles, documents, listed, owner, replica
 from tests.unit.admission.making import container, pod
 from tests.waiting import until

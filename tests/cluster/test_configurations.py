@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from gpuslice.admission import mutating_policy
+from gpuslice.admission.registration import mutating_policy
 from gpuslice.installing import controller, parts, webhook
 from gpuslice.installing.options import Options
 from gpuslice.kube import api as calls

@@ -14,12 +14,12 @@ from gpuslice.kube import api
 from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
 from gpuslice.model.slices import Slice
-from gpuslice.node import published_devices
-from gpuslice.node.gpu_policies import GpuPolicies, Mode, Placement
-from gpuslice.node.hardware import GpuInstance
-from gpuslice.node.health import Illness
-from gpuslice.node.publishing import Publisher
-from gpuslice.node.resource_slices import GpuState, build
+from gpuslice.node.dra.publishing import Publisher
+from gpuslice.node.dra.resource_slices import GpuState, build
+from gpuslice.node.gpus import published_devices
+from gpuslice.node.gpus.hardware import GpuInstance
+from gpuslice.node.gpus.health import Illness
+from gpuslice.node.gpus.policies import GpuPolicies, Mode, Placement
 from tests.cluster.gpu_nodes import GpuNode, gpu_node
 from tests.unit.node.making import gpu
 from tests.waiting import until

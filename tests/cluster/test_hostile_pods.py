@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import marks
+from gpuslice.admission import pod_annotations
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from tests.cluster.served import Served, serving
 from tests.waiting import eventually
@@ -43,7 +43,7 @@ def _pod(*containers: Object, asks: bool = False, **spec: Any) -> Object:  # noq
         "apiVersion": "v1",
         "kind": "Pod",
         # Who says that he was served before is not looked at twice; the first look must not be missed, then.
-        "metadata": {"generateName": "hostile-", "labels": {marks.SLICED: "true"}},
+        "metadata": {"generateName": "hostile-", "labels": {pod_annotations.SLICED: "true"}},
         # The token's volume would be mounted in each container, and leave less room for what the test is about.
         "spec": {
             "containers": list(containers),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import mutating_policy, patching
+from gpuslice.admission import patching
 from gpuslice.admission.context import Context
+from gpuslice.admission.registration import mutating_policy
 from gpuslice.admission.review import review
 from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.admission import configurations
-from gpuslice.admission.certificates import CertificateKeeper, Owner
-from gpuslice.admission.configurations import Address, Webhooks
-from gpuslice.admission.server.collaborators import StaticCluster
-from gpuslice.admission.server.identity import Identity
-from gpuslice.admission.server.webhook import Options, Webhook
-from gpuslice.admission.trust import MUTATING, VALIDATING
+from gpuslice.admission.registration import webhook_configurations
+from gpuslice.admission.registration.webhook_configurations import Address, Webhooks
+from gpuslice.admission.webhook.cluster_view import StaticCluster
+from gpuslice.admission.webhook.server import Options, Webhook
+from gpuslice.http.serving_certificate import Identity
+from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
+from gpuslice.pki.trust import MUTATING, VALIDATING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.admission.authority_state import Lifetimes
     from gpuslice.kube.api import Api
+    from gpuslice.pki.authority_state import Lifetimes
 
 Object = dict[str, Any]
 
@@ -41,7 +41,10 @@ class Clock:
 
 def documents(namespace: str, url: str, *, failure_policy: str | None = None) -> list[Object]:
     """Both configurations, under names of the test's own, and about its namespace alone."""
-    made = [build(Webhooks(target=Address(url=url))) for build in (configurations.mutating, configurations.validating)]
+    made = [
+        build(Webhooks(target=Address(url=url)))
+        for build in (webhook_configurations.mutating, webhook_configurations.validating)
+    ]
     for document in made:
         document["metadata"]["name"] = namespace
         for webhook in document["webhooks"]:

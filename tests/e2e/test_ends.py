@@ -18,9 +18,9 @@ from gpuslice.cluster import claims, components, creating
 from gpuslice.cluster import network as networks
 from gpuslice.cluster import node as nodes
 from gpuslice.cluster.creating import Wish
-from gpuslice.node import processes
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
+from gpuslice.system import processes
 from tests.cluster.sharing import run_process
 from tests.e2e import breaking
 from tests.e2e.pods import pod, processes_of, read, run, start

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gpuslice.cluster import components
 from gpuslice.cluster import node as nodes
-from gpuslice.node import processes
 from gpuslice.simulator import machine as machines
+from gpuslice.system import processes
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

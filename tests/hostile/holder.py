@@ -28,7 +28,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpuslice.node import cells, page
+from gpuslice.node.sessions import cells, page
 from tests.node.tenant import Tenant, serve
 
 _OFD_SETLK = 37

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
+from gpuslice.node.sessions import page
 from tests.native.inside import python_path
 from tests.node.conftest import (
     agent,
@@ -30,7 +30,7 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.node.kubernetes_node import KubernetesNode
     from tests.node.support import AgentProcess
     from tests.node.test_breach import StartUser

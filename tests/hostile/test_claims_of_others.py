@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import marks
+from gpuslice.admission import pod_annotations
 from gpuslice.admission.backends import dra
-from gpuslice.admission.decisions import Outcome
+from gpuslice.admission.decision import Outcome
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.model.slices import Slice
 from tests.cluster.conftest import cluster  # noqa: F401 - a fixture
@@ -197,7 +197,7 @@ def test_the_api_server_has_every_pod_with_our_claims_looked_at(webhook: Served)
     # The template is there because of a pod that may have it.
     made = _create(webhook, pod(_asking("a")))
     template = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
-    assert made["metadata"]["labels"][marks.SLICED] == "true"
+    assert made["metadata"]["labels"][pod_annotations.SLICED] == "true"
     asked = pod(_naming("greedy", "x", "y"), resourceClaims=_by_hand(template, "x", "y"))
     with pytest.raises(ClusterError, match="comes to 2 devices"):
         _create(webhook, asked)

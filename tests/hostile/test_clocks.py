@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
+from gpuslice.node.sessions import page
 from tests.interposer.conftest import build, make_node
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.node.conftest import as_root, folder, new_agent, tenant

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from gpuslice.node import cells, cells_search, page
-from gpuslice.node.cells_search import CellsSearch, Wanted
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions import cells, cells_search, page
+from gpuslice.node.sessions.cells_search import CellsSearch, Wanted
+from gpuslice.node.sessions.page import UNIT
 from tests.node.conftest import agent, as_root, folder, new_agent, tenant
 from tests.node.support import AgentProcess, start_tenant
 from tests.waiting import eventually
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.node.conftest import StartTenant
     from tests.node.support import TenantProcess
 

@@ -17,7 +17,7 @@ from tests.node.support import read_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.interposer.conftest import MakeNode
     from tests.interposer.node import Node
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuslice.admission.backends import dra
-from gpuslice.admission.template_quota import MOST_UNUSED
-from gpuslice.admission.templates import TemplateError, Templates
+from gpuslice.admission.cluster.claim_templates import TemplateError, Templates
+from gpuslice.admission.cluster.template_quota import MOST_UNUSED
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES

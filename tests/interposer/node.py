@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuslice.cli import preload
+from gpuslice.cli.run import preload
 from tests.native.inside import python_path
 from tests.node.support import AgentProcess
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gpuslice.node.client import AgentClient
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.client import AgentClient
+    from gpuslice.node.admin.messages import SessionView
     from tests.support import SimulatedMachine
 
 MIB = 1 << 20

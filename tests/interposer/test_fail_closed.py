@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from gpuslice.node import page
-from gpuslice.node.cells import SEALS
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.cells import SEALS
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.native.inside import python_path
 from tests.waiting import eventually

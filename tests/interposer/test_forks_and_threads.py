@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cli import preload
+from gpuslice.cli.run import preload
 from tests.interposer.drivers import in_front_of_the_simulator
 from tests.interposer.node import MIB, OUT_OF_MEMORY
 

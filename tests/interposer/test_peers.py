@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.messages import GpuShare
+from gpuslice.node.admin.messages import GpuShare
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.waiting import eventually
 

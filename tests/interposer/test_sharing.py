@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.messages import GpuShare
+from gpuslice.node.admin.messages import GpuShare
 from tests.interposer.node import MIB, OUT_OF_MEMORY
 from tests.native.building import ROOT
 from tests.native.inside import python_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.node import page
+from gpuslice.node.sessions import page
 from tests.native.building import ROOT
 from tests.native.c_layout import expressions, told_by_compiler
 

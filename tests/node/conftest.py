@@ -17,7 +17,7 @@ from tests.node.support import AgentProcess, TenantProcess, start_tenant
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.node.kubernetes_node import KubernetesNode
     from tests.support import Simulated
 

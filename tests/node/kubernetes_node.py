@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.node import cdi
+from gpuslice.node.claims import cdi
 from tests.node.kubelet import NODE, ClaimServer, Kubelet, Share, TestClaim
 from tests.node.support import AgentProcess
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.support import SimulatedMachine
 
 GIB = 1 << 30

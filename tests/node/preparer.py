@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuslice.node.audit import Audit
-from gpuslice.node.cdi import CdiFolder
-from gpuslice.node.checkpoint import Checkpoint
-from gpuslice.node.claim_sessions import ClaimSessions
-from gpuslice.node.claims import Allocated, Claim, ClaimReference
-from gpuslice.node.node_devices import NodeDevices
-from gpuslice.node.partitions import Partitions
-from gpuslice.node.preparing import Preparing
-from gpuslice.node.registry import Registry
-from gpuslice.node.state import StateFolder
+from gpuslice.node.claims.cdi import CdiFolder
+from gpuslice.node.claims.checkpoint import Checkpoint
+from gpuslice.node.claims.claim_sessions import ClaimSessions
+from gpuslice.node.claims.devices import NodeDevices
+from gpuslice.node.claims.preparing import Preparing
+from gpuslice.node.claims.resource_claims import Allocated, Claim, ClaimReference
+from gpuslice.node.gpus.partitions import Partitions
+from gpuslice.node.sessions.registry import Registry
+from gpuslice.node.sessions.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuslice.node.checkpoint import PreparedClaim
+    from gpuslice.node.claims.checkpoint import PreparedClaim
 
 CLAIM = ClaimReference("team", "crash", "cccccccc-1111-2222-3333-444444444444")
 _CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir"}

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuslice.node import page
-from gpuslice.node.client import AgentClient
+from gpuslice.node.admin.client import AgentClient
+from gpuslice.node.sessions import page
 from tests.native.inside import python_path
 from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER_GPU = "GPU-66666666-7777-8888-9999-000000000000"

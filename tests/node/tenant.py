@@ -21,7 +21,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from gpuslice.node import page
+from gpuslice.node.sessions import page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.node import page
-from gpuslice.node.client import AgentClient, AgentUnreachableError
+from gpuslice.node.admin.client import AgentClient, AgentUnreachableError
+from gpuslice.node.admin.messages import GpuShare
 from gpuslice.node.errors import AgentError
-from gpuslice.node.messages import GpuShare
+from gpuslice.node.sessions import page
 from tests.native.inside import python_path
 from tests.node.support import GPU, OTHER_GPU, AgentProcess, clean_environment
 

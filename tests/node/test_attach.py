@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.page import UNIT
 from tests.native.inside import python_path
 from tests.node.support import GPU, OTHER_GPU, AgentProcess, clean_environment
 from tests.waiting import eventually

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions.page import UNIT
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_full_disk_loses_lines_and_says_how_many(new_agent: AgentProcess, fold
 
 
 def test_a_stranger_who_knocks_does_not_fill_the_log(agent: AgentProcess) -> None:
-    from gpuslice.node.client import AgentClient
+    from gpuslice.node.admin.client import AgentClient
     from gpuslice.node.errors import AgentError
 
     with AgentClient(agent.client().path, "wrong") as stranger:

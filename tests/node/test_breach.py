@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.node.conftest import StartTenant
     from tests.support import Simulated, SimulatedMachine
 

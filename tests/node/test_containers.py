@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from gpuslice.node import cdi
+from gpuslice.node.claims import cdi
 from tests.interposer.conftest import build
 from tests.interposer.node import Tenant
 from tests.node.container import Container
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.interposer.conftest import Build
     from tests.node.kubelet import TestClaim
     from tests.node.kubernetes_node import KubernetesNode

@@ -6,7 +6,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING
 
-from gpuslice.node import cdi
+from gpuslice.node.claims import cdi
 from gpuslice.node.kubelet.generated import dra_health_pb2
 from tests.node.kubelet import Share
 from tests.node.kubernetes_node import GIB

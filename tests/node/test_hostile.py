@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.node import attach, page
-from gpuslice.node.page import UNIT
+from gpuslice.node.attach import server
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.page import UNIT
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -59,14 +60,14 @@ def still_serving(agent: AgentProcess, tenant: StartTenant) -> Iterator[None]:
 
 @given(st.binary(max_size=2 * page.ATTACH_BYTES))
 def test_the_parser_takes_any_bytes(content: bytes) -> None:
-    request = attach.parse(content)
+    request = server.parse(content)
     assert request is None or bytes(request) == content
 
 
 @given(st.binary(min_size=page.ATTACH_BYTES - 16, max_size=page.ATTACH_BYTES - 16))
 def test_the_parser_takes_any_session_and_token(content: bytes) -> None:
     head = page.ATTACH_MAGIC.to_bytes(8, "little") + page.VERSION.to_bytes(4, "little") + bytes(4)
-    request = attach.parse(head + content)
+    request = server.parse(head + content)
     assert request is not None
     assert request.session == content[: page.SESSION_BYTES].partition(b"\0")[0]
 
@@ -201,11 +202,11 @@ def test_what_a_tenant_takes_back_was_counted(agent: AgentProcess, tenant: Start
 
 @given(st.binary(max_size=300))
 def test_the_admin_parser_takes_any_line(line: bytes) -> None:
-    from gpuslice.node import admin
+    from gpuslice.node.admin import server
     from gpuslice.node.errors import AgentError
 
     with contextlib.suppress(AgentError):
-        admin.decode(line)
+        server.decode(line)
 
 
 @given(
@@ -217,11 +218,11 @@ def test_the_admin_parser_takes_any_line(line: bytes) -> None:
 def test_the_admin_parser_takes_any_object(message: dict[str, object]) -> None:
     import json
 
-    from gpuslice.node import admin
+    from gpuslice.node.admin import server
     from gpuslice.node.errors import AgentError
 
     with contextlib.suppress(AgentError):
-        admin.decode(json.dumps(message).encode())
+        server.decode(json.dumps(message).encode())
 
 
 @pytest.mark.usefixtures("still_serving")

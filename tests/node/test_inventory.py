@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
-from gpuslice.node import counters, inventory, mig
-from gpuslice.node.fleet import Fleet
-from gpuslice.node.gpu_policies import GpuPolicies
-from gpuslice.node.hardware import GpuInstance
-from gpuslice.node.health import APPLICATION_XIDS, Health, Illness, XidEvents
-from gpuslice.node.nvml import NvmlUnavailableError
-from gpuslice.node.partitions import Partitions
+from gpuslice.node.gpus import counters, inventory, mig
+from gpuslice.node.gpus.fleet import Fleet
+from gpuslice.node.gpus.hardware import GpuInstance
+from gpuslice.node.gpus.health import APPLICATION_XIDS, Health, Illness, XidEvents
+from gpuslice.node.gpus.nvml import NvmlUnavailableError
+from gpuslice.node.gpus.partitions import Partitions
+from gpuslice.node.gpus.policies import GpuPolicies
 from tests.native import nvml
 from tests.native.inside import on_machine
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
-from gpuslice.node.client import AgentUnreachableError
+from gpuslice.node.admin.client import AgentUnreachableError
 from gpuslice.node.errors import AgentError
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.page import UNIT
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

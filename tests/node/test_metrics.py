@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions.page import UNIT
 from tests.node.support import GPU, AgentProcess
 from tests.waiting import eventually
 

@@ -14,8 +14,8 @@ from unittest import mock
 import pynvml
 import pytest
 
-from gpuslice.node import mig
-from gpuslice.node.partitions import PartitionError, Partitions
+from gpuslice.node.gpus import mig
+from gpuslice.node.gpus.partitions import PartitionError, Partitions
 from tests.native import nvml
 from tests.native.inside import on_machine, python_path
 from tests.native.worker import worker

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from gpuslice.model.sessions import SessionState
-from gpuslice.node import page
-from gpuslice.node.attached import Identity
-from gpuslice.node.cells import Cells
-from gpuslice.node.cells_search import CellsSearch, Wanted, find
-from gpuslice.node.page import UNIT
-from gpuslice.node.records import GpuRecord, SessionRecord
-from gpuslice.node.session import Process, Session, write_session
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.cells import Cells
+from gpuslice.node.sessions.cells_search import CellsSearch, Wanted, find
+from gpuslice.node.sessions.page import UNIT
+from gpuslice.node.sessions.record import GpuRecord, SessionRecord
+from gpuslice.node.sessions.session import Process, Session, write_session
+from gpuslice.node.sessions.slot_table import Identity
 from tests.node.support import GPU, OTHER_GPU, AgentProcess
 from tests.waiting import eventually
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuslice.node.messages import SessionView
+    from gpuslice.node.admin.messages import SessionView
     from tests.node.conftest import StartTenant
     from tests.node.support import TenantProcess
 

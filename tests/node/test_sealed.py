@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
+from gpuslice.node.sessions import page
 from tests.node.support import AgentProcess, start_tenant
 
 if TYPE_CHECKING:

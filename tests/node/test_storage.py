@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node import page
 from gpuslice.node.errors import AgentError
-from gpuslice.node.page import UNIT
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.page import UNIT
 from tests.node.support import AgentProcess
 from tests.waiting import eventually
 

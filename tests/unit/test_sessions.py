@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.model import sessions
-from gpuslice.node import page, shares
+from gpuslice.node.admin import shares
+from gpuslice.node.admin.messages import GpuShare
 from gpuslice.node.errors import AgentError
-from gpuslice.node.messages import GpuShare
-from gpuslice.node.nvml import GpuInfo
+from gpuslice.node.gpus.nvml import GpuInfo
+from gpuslice.node.sessions import page
 
 MACHINE = [
     GpuInfo("0", "GPU-aaaaaaaa-0000-0000-0000-000000000000", "A", 1000),

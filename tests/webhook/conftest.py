@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from gpuslice.admission.server.collaborators import Cluster, StaticCluster
-from gpuslice.admission.server.connection import Limits
-from gpuslice.admission.server.webhook import Options
+from gpuslice.admission.webhook.cluster_view import Cluster, StaticCluster
+from gpuslice.admission.webhook.server import Options
+from gpuslice.http.connection import Limits
 from tests.webhook.support import Authority, ServerThread, WebhookProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuslice.admission.server.client_authority import ClientAuthority
+    from gpuslice.http.client_authority import ClientAuthority
 
 
 class StartServer(Protocol):

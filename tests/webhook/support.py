@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gpuslice.admission.server.collaborators import Cluster, StaticCluster
-from gpuslice.admission.server.identity import Identity
-from gpuslice.admission.server.webhook import Options, Webhook
+from gpuslice.admission.webhook.cluster_view import Cluster, StaticCluster
+from gpuslice.admission.webhook.server import Options, Webhook
+from gpuslice.http.serving_certificate import Identity
 from tests.node.support import clean_environment, read_line
 from tests.unit.admission.making import container, pod, review_of
 from tests.waiting import PATIENCE_SECONDS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.admission.server.connection import Limits
-from gpuslice.admission.server.requests import MAX_HEAD_BYTES
+from gpuslice.http.connection import Limits
+from gpuslice.http.requests import MAX_HEAD_BYTES
 from tests.unit.admission.making import container, pod, review_of
 from tests.webhook.support import CASTSLICE, HAMI, JSON, NO_GPU, UID, Client, request
 

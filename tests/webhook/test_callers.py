@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.admission.server.client_authority import ClientAuthority
-from gpuslice.admission.server.identity import CertificateError, Identity
+from gpuslice.http.client_authority import ClientAuthority
+from gpuslice.http.serving_certificate import CertificateError, Identity
 from tests.webhook.support import HAMI, JSON, NO_GPU, Authority, ServerThread, eventually
 
 if TYPE_CHECKING:

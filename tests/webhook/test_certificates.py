@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission.server.identity import CertificateError, Identity, expiry
+from gpuslice.http.serving_certificate import CertificateError, Identity, expiry
 from tests.webhook.support import NO_GPU, Authority, Client, eventually
 
 if TYPE_CHECKING:

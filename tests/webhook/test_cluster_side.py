@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpuslice.admission.context import Context, UnknownNamespaceError
-from gpuslice.admission.server import endpoints
-from gpuslice.admission.server.connection import Limits
-from gpuslice.admission.server.endpoints import LARGE_REVIEW
+from gpuslice.admission.webhook import endpoints
+from gpuslice.admission.webhook.endpoints import LARGE_REVIEW
+from gpuslice.http.connection import Limits
 from gpuslice.model.errors import GpusliceError
 from tests.unit.admission.making import review_of
 from tests.webhook.support import CASTSLICE, HAMI, JSON, MALFORMED, NO_GPU, eventually, request

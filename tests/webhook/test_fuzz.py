@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission.server import connection_pool
-from gpuslice.admission.server.connection import Limits
-from gpuslice.admission.server.requests import BadRequestError, RequestReader
+from gpuslice.http import connection_pool
+from gpuslice.http.connection import Limits
+from gpuslice.http.requests import BadRequestError, RequestReader
 from tests.unit.admission.making import review_of
 from tests.webhook.support import CASTSLICE, HAMI, JSON, NO_GPU, Client, request
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.server import connection_pool
-from gpuslice.admission.server.connection import Limits
+from gpuslice.http import connection_pool
+from gpuslice.http.connection import Limits
 from tests.unit.admission.making import review_of
 from tests.webhook.support import HAMI, JSON, NO_GPU, Client, eventually, request
 

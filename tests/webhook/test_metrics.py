@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.admission.server.collaborators import StaticCluster
+from gpuslice.admission.webhook.cluster_view import StaticCluster
 from tests.unit.admission.making import container, pod, under
 from tests.webhook.support import CASTSLICE, HAMI, JSON, MALFORMED, NO_GPU
 

@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuslice.admission.marks import PREFIX
+from gpuslice.admission.pod_annotations import PREFIX
 from gpuslice.model import slices
 from gpuslice.model.devices import MEMORY_STEP
 

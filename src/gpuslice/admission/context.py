@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.policyset import PolicySet
-from gpuslice.admission.remembering import Recent
+from gpuslice.admission.decision_cache import Recent
 from gpuslice.model import gpus
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+from gpuslice.policies.rule_set import PolicySet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuslice.admission.decisions import Answer
+    from gpuslice.admission.decision import Answer
     from gpuslice.model.policies import Backend
 
 #: What a cluster is taken to have that has no GPU yet (its nodes may start with the first pod that needs one).

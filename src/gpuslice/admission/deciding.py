@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import holding, marks
+from gpuslice.admission import limits, pod_annotations
 from gpuslice.admission.backends import dra, extended, gpu_manager
-from gpuslice.admission.decisions import NO_GPU, Decision, Denial, Outcome
+from gpuslice.admission.decision import NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
 from gpuslice.admission.patching import PodEdit
 from gpuslice.dialects import registry
@@ -20,10 +20,10 @@ from gpuslice.model.requests import RequestError
 if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template
     from gpuslice.admission.context import Context
-    from gpuslice.admission.policyset import Choice
-    from gpuslice.admission.subjects import Subject
     from gpuslice.dialects.reading import Reading
     from gpuslice.model.pods import Pod
+    from gpuslice.policies.rule_set import Choice
+    from gpuslice.policies.subject import Subject
 
 #: No node runs so many in one pod, and each that is looked at takes time from the pods of others.
 _MOST_CONTAINERS: Final = 512
@@ -75,7 +75,7 @@ class _Deciding:
             opted_in=self._rule.participation is Participation.OPT_IN,
         )
         self._target = self._rule.target_resource or context.settings.shared_resource
-        self._served = marks.Served(self._reader, self._target)
+        self._served = pod_annotations.Served(self._reader, self._target)
         self._reader.forget(self._served.fields())
         self._readings: tuple[Reading, ...] = ()
         self._grants: tuple[Grant, ...] = ()
@@ -153,7 +153,7 @@ class _Deciding:
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
 
     def _check_held(self, edit: PodEdit) -> None:
-        holding.check(self._reader.places, self._readings, edit, self._rule, self._context)
+        limits.check(self._reader.places, self._readings, edit, self._rule, self._context)
 
     def _mark(self, edit: PodEdit) -> None:
         given: dict[str, str] = {}
@@ -162,12 +162,16 @@ class _Deciding:
             given[name] = f"{given[name]} and {text}" if name in given else text
         dialects = {reading.dialect for reading in self._readings}
         backends = {str(each.backend) for each in self._grants}
-        edit.labels[marks.SLICED] = "true"
+        edit.labels[pod_annotations.SLICED] = "true"
         edit.annotations |= {
-            marks.SLICE: marks.merge_slices(self._reader, self._served, given),
-            marks.DIALECT: marks.merge_names(self._reader, marks.DIALECT, dialects, registry.NAMES),
-            marks.BACKEND: marks.merge_names(self._reader, marks.BACKEND, backends, list(Backend)),
-            marks.POLICY: self._rule.label,
+            pod_annotations.SLICE: pod_annotations.merge_slices(self._reader, self._served, given),
+            pod_annotations.DIALECT: pod_annotations.merge_names(
+                self._reader, pod_annotations.DIALECT, dialects, registry.NAMES
+            ),
+            pod_annotations.BACKEND: pod_annotations.merge_names(
+                self._reader, pod_annotations.BACKEND, backends, list(Backend)
+            ),
+            pod_annotations.POLICY: self._rule.label,
         }
 
     def _warnings(self, more: list[str]) -> tuple[str, ...]:

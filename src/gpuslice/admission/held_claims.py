@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuslice.admission import claim_amounts
 from gpuslice.admission.granting import not_allowed
-from gpuslice.admission.marks import PREFIX
+from gpuslice.admission.pod_annotations import PREFIX
 from gpuslice.model import kubernetes_quantities, slices
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuslice.admission.deciding import decide, decide_under
-from gpuslice.admission.decisions import NO_GPU, Answer, Decision, Denial, Outcome
-from gpuslice.admission.remembering import is_small, likeness
-from gpuslice.admission.subjects import Subject, User
+from gpuslice.admission.decision import NO_GPU, Answer, Decision, Denial, Outcome
+from gpuslice.admission.decision_cache import is_small, likeness
 from gpuslice.dialects import registry
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Pod
+from gpuslice.policies.subject import Subject, User
 
 if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template

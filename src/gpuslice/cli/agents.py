@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice.node.client import AgentClient
+from gpuslice.node.admin.client import AgentClient
 from gpuslice.node.errors import AgentError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuslice.cli.parameters import Wanted
-    from gpuslice.node.messages import SessionView
+    from gpuslice.cli.options.parameters import Wanted
+    from gpuslice.node.admin.messages import SessionView
 
 #: What the agent calls a field of a request -> what the user wrote it as.
 _OPTIONS: Final = {
@@ -49,7 +49,7 @@ def connect_or_start(state: Path | None) -> AgentClient:
     client = AgentClient.discover()
     if is_served(client):
         return client
-    from gpuslice.cli.private_agent import start
+    from gpuslice.cli.run.private_agent import start
 
     return start()
 
@@ -102,6 +102,6 @@ def _visible_gpus(client: AgentClient) -> list[str]:
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return []
-    from gpuslice.cli.visible import named_gpus
+    from gpuslice.cli.run.visible_devices import named_gpus
 
     return named_gpus(value, client.status().gpus, by_bus=os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")

@@ -15,17 +15,17 @@ from gpuslice.model.errors import GpusliceError
 
 #: name -> (module, one line for the list of commands)
 _COMMANDS: Final = {
-    "admit": ("gpuslice.cli.admit", "What the admission webhook would make of manifests."),
-    "agent": ("gpuslice.cli.agent", "The agent of this node; also `gpusliced`."),
-    "cluster": ("gpuslice.cli.cluster", "A real Kubernetes on this machine, with simulated GPUs."),
-    "controller": ("gpuslice.cli.controller", "What one process does for the whole cluster."),
-    "manifests": ("gpuslice.cli.manifests", "What to apply to a cluster to install gpuslice."),
-    "ps": ("gpuslice.cli.ps", "The sessions, and what they use."),
-    "run": ("gpuslice.cli.run", "Run a program inside its slice of a GPU."),
-    "session": ("gpuslice.cli.session", "Sessions made, changed and released by hand."),
-    "sim": ("gpuslice.cli.sim", "Simulated GPUs, for machines that have none."),
-    "top": ("gpuslice.cli.top", "Watch the GPUs and the sessions on them."),
-    "webhook": ("gpuslice.cli.webhook", "The admission webhook's server."),
+    "admit": ("gpuslice.cli.commands.admit", "What the admission webhook would make of manifests."),
+    "agent": ("gpuslice.cli.commands.agent", "The agent of this node; also `gpusliced`."),
+    "cluster": ("gpuslice.cli.commands.cluster", "A real Kubernetes on this machine, with simulated GPUs."),
+    "controller": ("gpuslice.cli.commands.controller", "What one process does for the whole cluster."),
+    "manifests": ("gpuslice.cli.commands.manifests", "What to apply to a cluster to install gpuslice."),
+    "ps": ("gpuslice.cli.commands.ps", "The sessions, and what they use."),
+    "run": ("gpuslice.cli.commands.run", "Run a program inside its slice of a GPU."),
+    "session": ("gpuslice.cli.commands.session", "Sessions made, changed and released by hand."),
+    "sim": ("gpuslice.cli.commands.sim", "Simulated GPUs, for machines that have none."),
+    "top": ("gpuslice.cli.commands.top", "Watch the GPUs and the sessions on them."),
+    "webhook": ("gpuslice.cli.commands.webhook", "The admission webhook's server."),
 }
 
 

@@ -29,10 +29,10 @@ from gpuslice.cluster import cgroups
 from gpuslice.cluster import network as networks
 from gpuslice.cluster.network import Network
 from gpuslice.model.errors import GpusliceError
-from gpuslice.node import processes
-from gpuslice.node.attached import Identity
+from gpuslice.node.sessions.slot_table import Identity
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
+from gpuslice.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

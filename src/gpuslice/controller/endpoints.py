@@ -6,12 +6,12 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.server import listening
-from gpuslice.admission.server.connection import Connection, Limits, Site
-from gpuslice.admission.server.connection_pool import ConnectionPool
-from gpuslice.admission.server.endpoints import Routes
-from gpuslice.admission.server.responses import Response, plain
-from gpuslice.admission.server.streams import PlainStream
+from gpuslice.admission.webhook.endpoints import Routes
+from gpuslice.http import listening
+from gpuslice.http.connection import Connection, Limits, Site
+from gpuslice.http.connection_pool import ConnectionPool
+from gpuslice.http.responses import Response, plain
+from gpuslice.http.streams import PlainStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import configurations, policy_definition, slicepolicies
+from gpuslice.admission.registration import webhook_configurations
 from gpuslice.installing import network_policies, settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER, WEBHOOK
+from gpuslice.policies import definition, schema
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -31,13 +32,13 @@ def objects(options: Options) -> list[Object]:
 def _rights() -> list[Object]:
     look = ["get", "list", "watch"]
     return [
-        rule(slicepolicies.GROUP, [slicepolicies.PLURAL], look),
-        rule(slicepolicies.GROUP, [f"{slicepolicies.PLURAL}/status"], ["patch"]),
-        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [policy_definition.NAME]),
+        rule(schema.GROUP, [schema.PLURAL], look),
+        rule(schema.GROUP, [f"{schema.PLURAL}/status"], ["patch"]),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [definition.NAME]),
         rule("", ["pods", "namespaces"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "patch", "delete"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
-        rule(_ADMISSION, _CONFIGURATIONS, [*look, "patch"], [configurations.NAME]),
+        rule(_ADMISSION, _CONFIGURATIONS, [*look, "patch"], [webhook_configurations.NAME]),
         rule(_ADMISSION, _CONFIGURATIONS, ["create"]),  # has no name yet, so none can be given
     ]
 

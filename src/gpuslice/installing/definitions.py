@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuslice.admission import slicepolicies
+from gpuslice.policies import schema
 
 _QUANTITY: Final = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -63,14 +63,14 @@ def slice_policies() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{slicepolicies.PLURAL}.{slicepolicies.GROUP}"},
+        "metadata": {"name": f"{schema.PLURAL}.{schema.GROUP}"},
         "spec": {
-            "group": slicepolicies.GROUP,
+            "group": schema.GROUP,
             "scope": "Cluster",
             "names": {
-                "kind": slicepolicies.KIND,
-                "listKind": f"{slicepolicies.KIND}List",
-                "plural": slicepolicies.PLURAL,
+                "kind": schema.KIND,
+                "listKind": f"{schema.KIND}List",
+                "plural": schema.PLURAL,
                 "singular": "slicepolicy",
                 "shortNames": ["slp"],
                 "categories": ["gpuslice"],
@@ -81,10 +81,10 @@ def slice_policies() -> dict[str, Any]:
 
 
 def _version() -> dict[str, Any]:
-    (reference,), components = msgspec.json.schema_components([slicepolicies.PolicySpec], ref_template="{name}")
+    (reference,), components = msgspec.json.schema_components([schema.PolicySpec], ref_template="{name}")
     spec = _structural(reference, components)
     return {
-        "name": slicepolicies.VERSION,
+        "name": schema.VERSION,
         "served": True,
         "storage": True,
         "subresources": {"status": {}},

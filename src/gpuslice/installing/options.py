@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.configurations import Address, Service, Webhooks
+from gpuslice.admission.registration.webhook_configurations import Address, Service, Webhooks
 from gpuslice.dialects.settings_file import NO_FILE, SettingsFile
 from gpuslice.model.policies import Backend
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import configurations, policy_definition, slicepolicies
-from gpuslice.admission.certificates import SECRET_NAME
+from gpuslice.admission.registration import webhook_configurations
 from gpuslice.installing import client_authority, network_policies, settings
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
 from gpuslice.installing.options import WEBHOOK
+from gpuslice.pki.certificate_keeper import SECRET_NAME
+from gpuslice.policies import definition, schema
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -30,8 +31,8 @@ def objects(options: Options) -> list[Object]:
         *account(WEBHOOK, options, _rights(options), _rights_at_home(options)),
         # One that is outside has the same rights, by a token of the same account, and is run by somebody else.
         *(_server(options) if options.url is None else ()),
-        configurations.mutating(options.webhooks),
-        configurations.validating(options.webhooks),
+        webhook_configurations.mutating(options.webhooks),
+        webhook_configurations.validating(options.webhooks),
     ]
 
 
@@ -60,15 +61,15 @@ def _server(options: Options) -> list[Object]:
 def _rights(options: Options) -> list[Object]:
     look = ["get", "list", "watch"]
     rights = [
-        rule(slicepolicies.GROUP, [slicepolicies.PLURAL], look),
-        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [policy_definition.NAME]),
+        rule(schema.GROUP, [schema.PLURAL], look),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [definition.NAME]),
         rule("", ["namespaces", "nodes"], look),
         rule("resource.k8s.io", ["resourceslices"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "patch"]),
     ]
     if not options.cert_manager:
         kinds = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
-        rights.append(rule("admissionregistration.k8s.io", kinds, [*look, "patch"], [configurations.NAME]))
+        rights.append(rule("admissionregistration.k8s.io", kinds, [*look, "patch"], [webhook_configurations.NAME]))
     return rights
 
 
@@ -111,7 +112,7 @@ def _pod(options: Options) -> Object:
         volumes.append({"name": "tls", "secret": {"secretName": WEBHOOK}})
     else:
         arguments += [f"--host={name}" for name in _dns_names(options)]
-        arguments.append(f"--configuration={configurations.NAME}")
+        arguments.append(f"--configuration={webhook_configurations.NAME}")
     container = {
         "name": "webhook",
         "image": options.image,
@@ -131,7 +132,7 @@ def _pod(options: Options) -> Object:
 
 
 def _dns_names(options: Options) -> tuple[str, ...]:
-    return configurations.Service(namespace=options.namespace, name=WEBHOOK).dns_names
+    return webhook_configurations.Service(namespace=options.namespace, name=WEBHOOK).dns_names
 
 
 def _cert_manager(options: Options) -> list[Object]:

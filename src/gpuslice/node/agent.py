@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gpuslice.node.admin import Admin, AdminServer
-from gpuslice.node.attach import AttachServer
-from gpuslice.node.attribution import Attribution, Surroundings
+from gpuslice.node.admin.messages import AgentView, InventoryGpu
+from gpuslice.node.admin.server import Admin, AdminServer
+from gpuslice.node.attach.read_only_view import ReadOnlyView
+from gpuslice.node.attach.server import AttachServer
 from gpuslice.node.audit import Audit
-from gpuslice.node.crosscheck import INTERVAL_SECONDS, CrossCheck
 from gpuslice.node.errors import AgentError
 from gpuslice.node.lifetimes import Lifetimes
-from gpuslice.node.mappings import Mappings
-from gpuslice.node.messages import AgentView, InventoryGpu
-from gpuslice.node.readonly import ReadOnlyView
-from gpuslice.node.registry import Registry
-from gpuslice.node.session import HEARTBEAT_SECONDS
-from gpuslice.node.threads import InspectionThread
+from gpuslice.node.sessions.registry import Registry
+from gpuslice.node.sessions.session import HEARTBEAT_SECONDS
+from gpuslice.node.usage.attribution import Attribution, Surroundings
+from gpuslice.node.usage.crosscheck import INTERVAL_SECONDS, CrossCheck
+from gpuslice.system.mappings import Mappings
+from gpuslice.system.threads import InspectionThread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from gpuslice.node.kubernetes import KubernetesNode, KubernetesSettings
-    from gpuslice.node.metrics import MetricsServer
-    from gpuslice.node.state import StateFolder
+    from gpuslice.node.sessions.state_folder import StateFolder
+    from gpuslice.node.usage.metrics import MetricsServer
 
 _SWEEP_SECONDS: Final = 1.0
 _REPAIR_SECONDS: Final = 5.0
@@ -157,8 +157,8 @@ class Agent:
     def _serve_metrics(
         self, address: str, server: AttachServer, audit: Audit, kubernetes: KubernetesNode | None
     ) -> MetricsServer:
-        from gpuslice.node.gpu_metrics import GpuCollector
-        from gpuslice.node.metrics import AgentCollector, MetricsServer
+        from gpuslice.node.usage.gpu_metrics import GpuCollector
+        from gpuslice.node.usage.metrics import AgentCollector, MetricsServer
 
         gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
         sessions = AgentCollector(self._registry, server, audit, asyncio.get_running_loop())

@@ -17,28 +17,30 @@ from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.events import Recorder
 from gpuslice.model import devices
 from gpuslice.model.policies import Backend
-from gpuslice.node import cdi, sockets
-from gpuslice.node.api_claims import ApiClaims
-from gpuslice.node.checkpoint import Checkpoint
-from gpuslice.node.claim_sessions import ClaimSessions
-from gpuslice.node.claims import ClaimUnreadableError
+from gpuslice.node.claims import cdi
+from gpuslice.node.claims.api_claims import ApiClaims
+from gpuslice.node.claims.checkpoint import Checkpoint
+from gpuslice.node.claims.claim_sessions import ClaimSessions
+from gpuslice.node.claims.claim_status import Reporting
+from gpuslice.node.claims.devices import NodeDevices
+from gpuslice.node.claims.preparing import Preparing
+from gpuslice.node.claims.resource_claims import ClaimUnreadableError
+from gpuslice.node.dra import plugin
+from gpuslice.node.dra.device_health import DraHealth
+from gpuslice.node.dra.publishing import Publisher
+from gpuslice.node.dra.registration import Registration
+from gpuslice.node.dra.resource_slices import pool_name
 from gpuslice.node.errors import AgentError
-from gpuslice.node.extended import ExtendedResources, ExtendedSettings
-from gpuslice.node.fleet import Fleet, FleetPublication
-from gpuslice.node.gpu_policies import GpuPolicies
-from gpuslice.node.health import Health
-from gpuslice.node.kubelet import dra, pod_resources
-from gpuslice.node.kubelet.dra_health import DraHealth
-from gpuslice.node.kubelet.registering import Registration
-from gpuslice.node.metrics_access import ClusterReviewer, MetricsAccess
-from gpuslice.node.node_devices import NodeDevices
-from gpuslice.node.partitions import Partitions
-from gpuslice.node.preparing import Preparing
-from gpuslice.node.publishing import Publisher
-from gpuslice.node.reporting import Reporting
-from gpuslice.node.resource_slices import pool_name
-from gpuslice.node.slot_allocations import SlotAllocations
-from gpuslice.node.vendor_devices import VendorDevices
+from gpuslice.node.gpus.fleet import Fleet, FleetPublication
+from gpuslice.node.gpus.health import Health
+from gpuslice.node.gpus.partitions import Partitions
+from gpuslice.node.gpus.policies import GpuPolicies
+from gpuslice.node.gpus.vendor_devices import VendorDevices
+from gpuslice.node.slots import pod_resources
+from gpuslice.node.slots.allocations import SlotAllocations
+from gpuslice.node.slots.backend import ExtendedResources, ExtendedSettings
+from gpuslice.node.usage.metrics_access import ClusterReviewer, MetricsAccess
+from gpuslice.system import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.audit import Audit
-    from gpuslice.node.checkpoint import PreparedClaim
-    from gpuslice.node.registry import Registry
-    from gpuslice.node.resource_slices import GpuState, SliceContent
-    from gpuslice.node.state import StateFolder
+    from gpuslice.node.claims.checkpoint import PreparedClaim
+    from gpuslice.node.dra.resource_slices import GpuState, SliceContent
+    from gpuslice.node.sessions.registry import Registry
+    from gpuslice.node.sessions.state_folder import StateFolder
 
 _COMPARE_SECONDS: Final = 300.0
 _WAIT_SECONDS: Final = 2.0
@@ -116,12 +118,12 @@ class KubernetesNode:
         )
         endpoint = plugin_folder / "dra.sock"
         self._health = DraHealth(pool_name(settings.node))
-        self._plugin = dra.DraPlugin(endpoint, self._preparing, self._health, log)
+        self._plugin = plugin.DraPlugin(endpoint, self._preparing, self._health, log)
         self._registration = Registration(
             settings.kubelet_folder / "plugins_registry" / f"{devices.DRIVER}-reg.sock",
             endpoint,
             name=devices.DRIVER,
-            services=dra.VERSIONS,
+            services=plugin.VERSIONS,
             log=log,
         )
         self._slots = SlotAllocations(self._preparing, self._checkpoint, self._sessions, log)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuslice.model.sessions import SessionState
-from gpuslice.node import processes
-from gpuslice.node.registry import boottime
+from gpuslice.node.sessions.registry import boottime
+from gpuslice.system import processes
 
 if TYPE_CHECKING:
     import structlog
 
-    from gpuslice.node.attach import AttachServer
+    from gpuslice.node.attach.server import AttachServer
     from gpuslice.node.audit import Audit
-    from gpuslice.node.registry import Registry
-    from gpuslice.node.session import Session
+    from gpuslice.node.sessions.registry import Registry
+    from gpuslice.node.sessions.session import Session
 
 
 class Lifetimes:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission.stored_policies import SLICE_POLICIES
-from gpuslice.controller.policy_status import PolicyStatus
+from gpuslice.controller.reconcilers.policy_status import PolicyStatus
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder, Regarding
 from gpuslice.kube.resources import EVENTS, LEASES
+from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import policy, running
 from tests.waiting import PATIENCE_SECONDS
 

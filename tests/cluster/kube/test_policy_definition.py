@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission.stored_policies import SLICE_POLICIES
 from gpuslice.kube.errors import ApiError
+from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import ROOT, policy
 
 if TYPE_CHECKING:

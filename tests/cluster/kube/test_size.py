@@ -16,11 +16,11 @@ import pytest
 import trustme
 
 from gpuslice.admission.backends import dra
-from gpuslice.admission.state import ClusterState
-from gpuslice.admission.stored_policies import SLICE_POLICIES
-from gpuslice.admission.templates import Templates
+from gpuslice.admission.cluster.claim_templates import Templates
+from gpuslice.admission.cluster.state import ClusterState
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.slices import Slice
+from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import all_of, install_policies, policy, reach, running
 from tests.waiting import PATIENCE_SECONDS, until
 

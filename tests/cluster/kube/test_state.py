@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuslice.admission.cluster.state import ClusterState
 from gpuslice.admission.context import KNOWN_GPU_SIZES, UnknownNamespaceError
-from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.state import ClusterState
-from gpuslice.admission.stored_policies import SLICE_POLICIES
+from gpuslice.admission.decision import Outcome
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES
+from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import install_policies, policy, running
 from tests.unit.admission.making import admit, container, pod
 from tests.waiting import until

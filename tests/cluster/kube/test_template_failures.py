@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import templates as admission_templates
 from gpuslice.admission.backends import dra
-from gpuslice.admission.templates import LONGEST_REST, TemplateError, Templates
+from gpuslice.admission.cluster import claim_templates as admission_templates
+from gpuslice.admission.cluster.claim_templates import LONGEST_REST, TemplateError, Templates
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.slices import Slice
 from tests.cluster.kube.support import Cable, reach

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import template_contents
-from gpuslice.admission import templates as admission_templates
 from gpuslice.admission.backends import dra
-from gpuslice.admission.templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
-from gpuslice.controller import sweeping
-from gpuslice.controller.sweeping import Due, Sweeper
+from gpuslice.admission.cluster import claim_templates as admission_templates
+from gpuslice.admission.cluster import template_contents
+from gpuslice.admission.cluster.claim_templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
+from gpuslice.controller.reconcilers import claim_templates
+from gpuslice.controller.reconcilers.claim_templates import Due, Sweeper
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
@@ -288,7 +288,7 @@ async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_w
 async def test_used_templates_are_kept_no_longer_than_others_where_there_are_many(
     api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "_MOST_KEPT", 2)
+    monkeypatch.setattr(claim_templates, "_MOST_KEPT", 2)
     wanted = [_template(size) for size in (1, 2, 3)]
     await Templates(api).ensure(namespace, wanted)
     async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:

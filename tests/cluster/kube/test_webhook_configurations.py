@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from gpuslice.admission import planning
-from gpuslice.admission.authority_state import Lifetimes
-from gpuslice.admission.configurations import Address, Service, Webhooks
-from gpuslice.admission.planning import Question
-from gpuslice.admission.stored_policies import SLICE_POLICIES
-from gpuslice.admission.trust import MUTATING, VALIDATING, Trust
-from gpuslice.controller.policy_status import PolicyStatus
-from gpuslice.controller.webhook_configurations import Installation, WebhookConfigurations
+from gpuslice.admission.registration.webhook_configurations import Address, Service, Webhooks
+from gpuslice.controller.reconcilers.policy_status import PolicyStatus
+from gpuslice.controller.reconcilers.webhook_configurations import Installation, WebhookConfigurations
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.resources import NAMESPACES, SERVICES
+from gpuslice.pki import planning
+from gpuslice.pki.authority_state import Lifetimes
+from gpuslice.pki.planning import Question
+from gpuslice.pki.trust import MUTATING, VALIDATING, Trust
+from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import install_policies, policy, running
 from tests.cluster.webhooks import Clock
 from tests.waiting import until

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.admission.server.client_authority import ClientAuthority
+from gpuslice.http.client_authority import ClientAuthority
 from tests.hostile.webhook.flood import connects, held
 from tests.webhook.support import HAMI, NO_GPU, Authority, Client, ServerThread, eventually
 

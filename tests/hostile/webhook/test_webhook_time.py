@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.admission.server import turns
-from gpuslice.admission.server.client_authority import ClientAuthority
+from gpuslice.http import turns
+from gpuslice.http.client_authority import ClientAuthority
 from tests.hostile.webhook.flood import held
 from tests.unit.admission.making import container, pod, review_of
 from tests.waiting import PATIENCE_SECONDS

@@ -10,13 +10,13 @@ import msgspec
 
 from gpuslice.admission import patching
 from gpuslice.admission.context import Context
-from gpuslice.admission.policy_parsing import parse_policy
-from gpuslice.admission.policyset import PolicySet
 from gpuslice.admission.review import Reviewed, examine
 from gpuslice.dialects.reader import Reader
 from gpuslice.dialects.reading import Reading, read_pod
 from gpuslice.model.pods import Pod
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
+from gpuslice.policies.parsing import parse_policy
+from gpuslice.policies.rule_set import PolicySet
 
 Object = dict[str, Any]
 

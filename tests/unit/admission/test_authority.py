@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission import authority, signing
-from gpuslice.admission.authority import StateError
-from gpuslice.admission.authority_state import Lifetimes, State
-from gpuslice.admission.trust import split_bundle
+from gpuslice.pki import authority, signing
+from gpuslice.pki.authority import StateError
+from gpuslice.pki.authority_state import Lifetimes, State
+from gpuslice.pki.trust import split_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuslice.admission.expressions import Expression, ExpressionError
+from gpuslice.policies.expressions import Expression, ExpressionError
 
 VARIABLES: dict[str, Any] = {
     "object": {"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}},

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.policy_parsing import parse_policy
-from gpuslice.admission.policyset import PolicySet
+from gpuslice.admission.decision import Outcome
 from gpuslice.dialects import registry
 from gpuslice.dialects.registry import CLASS_RESOURCES
 from gpuslice.model.kubernetes_quantities import parse_whole
+from gpuslice.policies.parsing import parse_policy
+from gpuslice.policies.rule_set import PolicySet
 from tests.unit.admission.making import Object, admit, admitted, container, denied, patched, pod, policy, under
 from tests.unit.admission.test_properties import pods, policies
 

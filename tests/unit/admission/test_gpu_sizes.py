@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission import gpu_sizes
-from gpuslice.admission.gpu_sizes import Gpus, PublishedSlice
+from gpuslice.admission.cluster import gpu_sizes
+from gpuslice.admission.cluster.gpu_sizes import Gpus, PublishedSlice
 from gpuslice.kube.resources import Metadata, ObjectMetadata
 
 _GIB = 1024**3

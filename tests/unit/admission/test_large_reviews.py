@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuslice.admission.server.large_reviews import LargeReviews, caller
+from gpuslice.admission.webhook.large_reviews import LargeReviews, caller
 from tests.waiting import PATIENCE_SECONDS
 
 

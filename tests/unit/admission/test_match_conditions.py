@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuslice.admission import match_conditions
-from gpuslice.admission.expressions import Expression
+from gpuslice.admission.registration import match_conditions
 from gpuslice.dialects import registry
 from gpuslice.model.pods import Pod
 from gpuslice.model.settings import DEFAULT_SETTINGS
+from gpuslice.policies.expressions import Expression
 from tests.unit.admission.making import admit, admitted, container, pod
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import json
 import msgspec
 import pytest
 
+from gpuslice.admission.cluster.offers import GpuNode, offered
 from gpuslice.admission.context import Context
-from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.offers import GpuNode, offered
+from gpuslice.admission.decision import Outcome
 from gpuslice.model.policies import Backend
 from tests.unit.admission.making import admit, container, pod, response_of
 

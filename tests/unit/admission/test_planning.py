@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from gpuslice.admission import authority, planning
-from gpuslice.admission.authority_state import Lifetimes
-from gpuslice.admission.planning import PlanningError, Question
+from gpuslice.pki import authority, planning
+from gpuslice.pki.authority_state import Lifetimes
+from gpuslice.pki.planning import PlanningError, Question
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 NOTHING = Question(
@@ -66,7 +66,7 @@ async def test_a_process_that_fails_is_told_with_its_last_words(monkeypatch: pyt
 
 def test_a_webhook_does_not_load_what_makes_certificates() -> None:
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, gpuslice.admission.certificates; print('cryptography' in sys.modules)"],
+        [sys.executable, "-c", "import sys, gpuslice.pki.certificate_keeper; print('cryptography' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.policyset import PolicySet
-from gpuslice.admission.subjects import Subject
+from gpuslice.admission.decision import Outcome
 from gpuslice.model.policies import NO_RULE, Match, Rule
 from gpuslice.model.selectors import LabelSelector, Operator, Requirement
+from gpuslice.policies.rule_set import PolicySet
+from gpuslice.policies.subject import Subject
 from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, response_of, under
 
 GPU = pod(container(limits={"nvidia.com/gpu": 1}))

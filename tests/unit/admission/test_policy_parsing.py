@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuslice.admission.policy_parsing import PolicyError, load_policies, parse_policy
-from gpuslice.admission.slicepolicies import RuleSpec
 from gpuslice.dialects.registry import NAMES
 from gpuslice.model.policies import Backend, Participation, Rule
+from gpuslice.policies.parsing import PolicyError, load_policies, parse_policy
+from gpuslice.policies.schema import RuleSpec
 from tests.unit.admission.making import policy
 from tools import crds
 

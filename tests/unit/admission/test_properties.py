@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.decisions import Outcome
+from gpuslice.admission.decision import Outcome
 from gpuslice.admission.review import ReviewError, examine, review
 from gpuslice.model.pods import Pod
 from gpuslice.model.policies import Backend

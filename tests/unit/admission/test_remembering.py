@@ -10,12 +10,12 @@ from hypothesis import given
 
 from gpuslice.admission.context import Context
 from gpuslice.admission.deciding import decide
-from gpuslice.admission.decisions import Outcome
-from gpuslice.admission.remembering import Recent, likeness
+from gpuslice.admission.decision import Outcome
+from gpuslice.admission.decision_cache import Recent, likeness
 from gpuslice.admission.review import examine
-from gpuslice.admission.subjects import Subject
 from gpuslice.model.pods import Pod
 from gpuslice.model.policies import NO_RULE
+from gpuslice.policies.subject import Subject
 from tests.unit.admission.making import admit, container, patched, pod, review_of, under
 from tests.unit.admission.test_properties import pods, policies
 

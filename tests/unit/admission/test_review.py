@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuslice.admission.context import Context
-from gpuslice.admission.decisions import Outcome
+from gpuslice.admission.decision import Outcome
 from gpuslice.admission.review import ReviewError, examine, review
 from tests.unit.admission.making import admit, admitted, container, denied, pod, response_of, review_of, under
 

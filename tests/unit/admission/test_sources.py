@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission.server.sources import Sources, source_of
+from gpuslice.http.sources import Sources, source_of
 
 if TYPE_CHECKING:
-    from gpuslice.admission.server.connection import Connection
+    from gpuslice.http.connection import Connection
 
 
 @dataclass(eq=False)

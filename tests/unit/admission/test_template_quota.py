@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission import template_quota
-from gpuslice.admission.template_quota import MOST, MOST_UNUSED, YOUNG_SECONDS, QuotaError, TemplateQuota
+from gpuslice.admission.cluster import template_quota
+from gpuslice.admission.cluster.template_quota import MOST, MOST_UNUSED, YOUNG_SECONDS, QuotaError, TemplateQuota
 
 
 class Clock:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission import configurations, unreviewed
-from gpuslice.admission.configurations import Address, Webhooks
-from gpuslice.admission.policy_parsing import PolicyError, parse_policy
-from gpuslice.admission.policyset import PolicySet
-from gpuslice.admission.subjects import Subject
-from gpuslice.admission.unreviewed import NO_NAMESPACE, RefusingNamespaces, refusing_namespaces
+from gpuslice.admission.registration import unreviewed, webhook_configurations
+from gpuslice.admission.registration.unreviewed import NO_NAMESPACE, RefusingNamespaces, refusing_namespaces
+from gpuslice.admission.registration.webhook_configurations import Address, Webhooks
+from gpuslice.policies.parsing import PolicyError, parse_policy
+from gpuslice.policies.rule_set import PolicySet
+from gpuslice.policies.subject import Subject
 from tests.unit.admission.making import policy
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def test_a_pod_whose_rule_refuses_is_always_sent_to_the_webhook_that_must_answer
     webhooks = Webhooks(target=Address(url="https://webhook.example"), excluded_namespaces=EXCLUDED)
     sent = [
         member["failurePolicy"]
-        for member in configurations.mutating(webhooks, refusing)["webhooks"]
+        for member in webhook_configurations.mutating(webhooks, refusing)["webhooks"]
         if _selects(member["namespaceSelector"], namespace)
     ]
     if namespace in EXCLUDED:

@@ -10,15 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gpuslice.admission import match_conditions, mutating_policy
 from gpuslice.admission.context import Context
-from gpuslice.admission.expressions import Expression
-from gpuslice.admission.server.metrics import Metrics
-from gpuslice.cli.admit import command as admit_command
+from gpuslice.admission.registration import match_conditions, mutating_policy
+from gpuslice.admission.webhook.metrics import Metrics
+from gpuslice.cli.commands.admit import command as admit_command
 from gpuslice.dialects import registry, settings_file
 from gpuslice.installing import definitions
 from gpuslice.model.requests import Request
 from gpuslice.model.settings import DEFAULT_SETTINGS
+from gpuslice.policies.expressions import Expression
 from tests.unit.admission.making import admit, admitted, container, denied, pod, read, under
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import configurations
-from gpuslice.cli import controller as cli_controller
+from gpuslice.admission.registration import webhook_configurations
+from gpuslice.cli.commands import controller as cli_controller
 from gpuslice.dialects import settings_file
 from gpuslice.installing import controller, parts
 from gpuslice.installing.options import Options
@@ -72,7 +72,7 @@ def test_nobody_may_do_everything_and_secrets_are_only_our_own() -> None:
                 assert role["kind"] == "Role"
                 assert rule.get("resourceNames") == ["gpuslice-webhook-tls"] or rule["verbs"] == ["create"]
             if "patch" in rule["verbs"] and "mutatingwebhookconfigurations" in resources:
-                assert rule["resourceNames"] == [configurations.NAME]
+                assert rule["resourceNames"] == [webhook_configurations.NAME]
 
 
 def test_only_the_agent_is_privileged() -> None:
@@ -147,7 +147,7 @@ def test_the_controller_keeps_the_configurations_that_are_installed(options: Opt
 
     assert installation is not None
     assert installation.namespace == options.namespace
-    assert installation.name == configurations.NAME
+    assert installation.name == webhook_configurations.NAME
     assert installation.webhooks == options.webhooks
 
 

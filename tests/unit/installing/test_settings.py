@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuslice.admission import configurations, match_conditions
-from gpuslice.cli.agent import command
+from gpuslice.admission.registration import match_conditions, webhook_configurations
+from gpuslice.cli.commands.agent import command
 from gpuslice.dialects.settings_file import SettingsFile, parse
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
@@ -34,8 +34,8 @@ def _pod(objects: list[Object], kind: str, name: str) -> Object:
 
 def test_the_conditions_are_about_the_names_in_the_file(file: SettingsFile) -> None:
     objects = parts.objects(Options(settings_file=file))
-    (mutating,) = _one(objects, "MutatingWebhookConfiguration", configurations.NAME)["webhooks"]
-    validating = _one(objects, "ValidatingWebhookConfiguration", configurations.NAME)["webhooks"][0]
+    (mutating,) = _one(objects, "MutatingWebhookConfiguration", webhook_configurations.NAME)["webhooks"]
+    validating = _one(objects, "ValidatingWebhookConfiguration", webhook_configurations.NAME)["webhooks"][0]
 
     assert mutating["matchConditions"][0]["expression"] == match_conditions.may_ask(file.settings)
     assert '"example.com/gpu-slot"' in mutating["matchConditions"][0]["expression"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuslice.model.gpus import PRESETS
-from gpuslice.node.hardware import Gpu
+from gpuslice.node.gpus.hardware import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuslice.node.resource_slices import SliceContent
+    from gpuslice.node.dra.resource_slices import SliceContent
 
 
 def gpu(index: int = 0, model: str = "A100-40GB", **changes: Any) -> Gpu:  # noqa: ANN401 - fields of Gpu

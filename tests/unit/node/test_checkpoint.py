@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.node import checkpoint
-from gpuslice.node.checkpoint import (
+from gpuslice.node.claims import checkpoint
+from gpuslice.node.claims.checkpoint import (
     Checkpoint,
     PartitionPlace,
     Phase,
@@ -21,7 +21,7 @@ from gpuslice.node.checkpoint import (
     PreparedSession,
 )
 from gpuslice.node.errors import AgentError
-from gpuslice.node.records import write_durably
+from gpuslice.node.sessions.record import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.model.gpus import PRESETS, MigPlacement, MigProfile
-from gpuslice.node import counters
+from gpuslice.node.gpus import counters
 
 MIG_MODELS = [name for name, model in PRESETS.items() if model.mig_profiles]
 

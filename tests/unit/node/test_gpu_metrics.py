@@ -5,10 +5,10 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from gpuslice.model.mig import MigPlacement
-from gpuslice.node.gpu_metrics import GpuCollector
-from gpuslice.node.hardware import GpuInstance
-from gpuslice.node.health import Illness
-from gpuslice.node.resource_slices import GpuState
+from gpuslice.node.dra.resource_slices import GpuState
+from gpuslice.node.gpus.hardware import GpuInstance
+from gpuslice.node.gpus.health import Illness
+from gpuslice.node.usage.gpu_metrics import GpuCollector
 from tests.unit.node.making import gpu
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.gpu_policies import GpuPolicies, GpuPolicyError, Mode, Placement, TaintEffect, from_file, from_table
+from gpuslice.node.gpus.policies import GpuPolicies, GpuPolicyError, Mode, Placement, TaintEffect, from_file, from_table
 from tests.unit.node.making import gpu
 
 if TYPE_CHECKING:

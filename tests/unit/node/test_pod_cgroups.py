@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuslice.node.pod_cgroups import KubeletRoot, PodPlace
+from gpuslice.system.pod_cgroups import KubeletRoot, PodPlace
 
 UID = "0d3e6a52-7a1f-4f0e-9d5e-0c6f1b2a3c4d"
 OTHER = "ffffffff-7a1f-4f0e-9d5e-0c6f1b2a3c4d"

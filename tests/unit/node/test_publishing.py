@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.kube.resources import Metadata
-from gpuslice.node.gpu_policies import GpuPolicies
-from gpuslice.node.health import Illness
-from gpuslice.node.publishing import Plan, StoredSlice, plan
-from gpuslice.node.resource_slices import GpuState, SliceContent, build
+from gpuslice.node.dra.publishing import Plan, StoredSlice, plan
+from gpuslice.node.dra.resource_slices import GpuState, SliceContent, build
+from gpuslice.node.gpus.health import Illness
+from gpuslice.node.gpus.policies import GpuPolicies
 from tests.unit.node.making import gpu
 
 

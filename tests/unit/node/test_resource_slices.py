@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
-from gpuslice.node import published_devices
-from gpuslice.node.gpu_policies import GpuPolicies, MigMode, Mode, Placement, TaintEffect
-from gpuslice.node.hardware import GpuInstance
-from gpuslice.node.health import Illness
-from gpuslice.node.resource_slices import GpuState, build
+from gpuslice.node.dra.resource_slices import GpuState, build
+from gpuslice.node.gpus import published_devices
+from gpuslice.node.gpus.hardware import GpuInstance
+from gpuslice.node.gpus.health import Illness
+from gpuslice.node.gpus.policies import GpuPolicies, MigMode, Mode, Placement, TaintEffect
 from tests.unit.node.making import counter_sets, devices, gpu
 
 SHARE = GpuPolicies()

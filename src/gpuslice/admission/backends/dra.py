@@ -16,7 +16,7 @@ import msgspec
 
 from gpuslice.admission import claim_amounts
 from gpuslice.admission.granting import NotAllowedError
-from gpuslice.admission.marks import PREFIX
+from gpuslice.admission.pod_annotations import PREFIX
 from gpuslice.model import devices, kubernetes_quantities, slices
 
 if TYPE_CHECKING:

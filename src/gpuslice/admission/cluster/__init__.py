@@ -1,0 +1,1 @@
+"""What admission knows of the cluster, kept by watches."""

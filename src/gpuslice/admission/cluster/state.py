@@ -1,0 +1,199 @@
+"""What admission knows of the cluster, kept by watches: policies, namespaces, sizes of GPUs, claim templates.
+
+A review reads a context that is already there. A change makes a new one a moment later, from parts of which only the
+changed one is read again; a stream of changes makes few contexts, and never takes more than a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gpuslice.admission.cluster import gpu_sizes, offers
+from gpuslice.admission.cluster.claim_templates import Templates
+from gpuslice.admission.cluster.gpu_sizes import Gpus, PublishedSlice
+from gpuslice.admission.context import KNOWN_GPU_SIZES, Context, UnknownNamespaceError
+from gpuslice.kube import api as calls
+from gpuslice.kube.errors import ApiError
+from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
+from gpuslice.kube.watching import Watch
+from gpuslice.model import devices
+from gpuslice.policies import stored_policies
+from gpuslice.policies.definition import PolicyDefinition
+from gpuslice.policies.rule_set import PolicySet
+from gpuslice.policies.stored_policies import SLICE_POLICIES, ParsedPolicy, StoredPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
+
+    from gpuslice.admission.backends.dra import Template
+    from gpuslice.kube.api import Api
+    from gpuslice.kube.store import Key
+    from gpuslice.model.policies import Rule
+    from gpuslice.model.settings import Settings
+
+_SOON_SECONDS: Final = 0.05
+#: Of the time between two contexts, this part may go into making one.
+_SHARE: Final = 0.1
+_MOST_LEARNED: Final = 1024
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ClusterState:
+    """The cluster, for admission. `run` keeps it up to date."""
+
+    def __init__(self, api: Api, settings: Settings | None = None, *, excluded: Collection[str] = ()) -> None:
+        """`excluded`: namespaces in which nothing is made."""
+        self.templates: Final = Templates(api, excluded=excluded)
+        self.policies: Final[Watch[StoredPolicy, ParsedPolicy]] = Watch(
+            api, SLICE_POLICIES, StoredPolicy, self._parse_policy
+        )
+        self.definition: Final = PolicyDefinition(api, self.policies, self._policies_unknown)
+        self.namespaces: Final[Watch[ObjectMetadata, Mapping[str, str]]] = Watch(
+            api, NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
+        )
+        self.slices: Final[Watch[PublishedSlice, Gpus]] = Watch(
+            api, RESOURCE_SLICES, PublishedSlice, gpu_sizes.published, fields=f"spec.driver={devices.DRIVER}"
+        )
+        self.nodes: Final[Watch[ObjectMetadata, Gpus]] = Watch(
+            api, NODES, ObjectMetadata, gpu_sizes.labelled, labels=gpu_sizes.MEMORY_LABEL
+        )
+        self.offering: Final = offers.watches(api)
+        self._api = api
+        made_of = Context(namespace_labels=self._namespace_labels)
+        self._context = replace(made_of, settings=settings) if settings is not None else made_of
+        self._labels_matter = False
+        self._ready = False
+        self._pending: asyncio.TimerHandle | None = None
+        self._cost = 0.0
+        self._policies_changed = False
+        self._learned: dict[str, Mapping[str, str]] = {}
+        self._log = structlog.get_logger()
+        self.templates.watch.served_changed = self._touch
+        self.policies.store.listen(self._policy_changed)
+        self.namespaces.store.listen(self._namespace_changed)
+        self.slices.store.listen(self._gpus_changed)
+        self.nodes.store.listen(self._gpus_changed)
+        for watch in self.offering:
+            watch.store.listen(self._gpus_changed)
+
+    @property
+    def watches(self) -> tuple[Watch[Any, Any], ...]:
+        return (
+            self.policies,
+            self.definition.watch,
+            self.namespaces,
+            self.slices,
+            self.nodes,
+            self.templates.watch,
+            *self.offering,
+        )
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Stored policies that make no sense, and why."""
+        return {name: parsed.complaint for (_, name), parsed in self.policies.store.items() if parsed.complaint}
+
+    def context(self) -> Context:
+        """As of now."""
+        return self._context
+
+    def synced(self) -> bool:
+        """Whether the cluster was seen as a whole. Once it was, it stays so, unless policies are defined anew."""
+        if not self._ready:
+            needed = (watch for watch in self.watches if watch is not self.definition.watch)
+            self._ready = self._pending is None and all(watch.synced.is_set() for watch in needed)
+        return self._ready
+
+    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
+        """Returns when all of them are there and will stay. Raises TemplateError if one cannot be."""
+        await self.templates.ensure(namespace, templates)
+
+    async def learn(self, namespace: str) -> None:
+        """Asks for the labels of a namespace that is younger than what the watch has told.
+
+        Raises an ApiError or an UnreachableError if nobody can tell: a policy may be meant for it.
+        """
+        labels = _NO_LABELS
+        try:
+            found = await self._api.get(NAMESPACES, namespace, ObjectMetadata, accept=calls.METADATA)
+            labels = found.metadata.labels or _NO_LABELS
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            # The API server will refuse the pod itself.
+        self._learned[namespace] = labels
+        while len(self._learned) > _MOST_LEARNED:
+            del self._learned[next(iter(self._learned))]
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for watch in self.watches:
+                    group.create_task(watch.run())
+        finally:
+            if self._pending is not None:
+                self._pending.cancel()
+                self._pending = None
+
+    def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        labels = self.namespaces.store.get("", namespace)
+        if labels is None:
+            labels = self._learned.get(namespace)
+        if labels is None:
+            if self._labels_matter:
+                raise UnknownNamespaceError(namespace)
+            return _NO_LABELS
+        return labels
+
+    def _parse_policy(self, stored: StoredPolicy) -> ParsedPolicy:
+        return stored_policies.parse(stored, self.policies.store.get("", stored.metadata.name))
+
+    def _policy_changed(self, key: Key, _old: ParsedPolicy | None, new: ParsedPolicy | None) -> None:
+        if new is not None and new.complaint:
+            self._log.warning("a policy is left out", policy=key[1], reason=new.complaint)
+        self._policies_changed = True
+        self._touch()
+
+    def _policies_unknown(self) -> None:
+        self._ready = False
+
+    def _namespace_changed(self, key: Key, _old: object, _new: object) -> None:
+        self._learned.pop(key[1], None)
+
+    def _gpus_changed(self, _key: Key, _old: object, _new: object) -> None:
+        self._touch()
+
+    def _touch(self) -> None:
+        if self._pending is None:
+            delay = max(_SOON_SECONDS, self._cost / _SHARE)
+            self._pending = asyncio.get_running_loop().call_later(delay, self._renew)
+
+    def _renew(self) -> None:
+        started = time.perf_counter()
+        self._pending = None
+        policies = self._context.policies
+        if self._policies_changed:
+            self._policies_changed = False
+            policies = PolicySet(rule for parsed in self.policies.store.values() for rule in parsed.rules)
+            self._labels_matter = any(map(_looks_at_namespace, policies.rules))
+        sizes = gpu_sizes.sizes(self.slices.store.values(), self.nodes.store.values()) or KNOWN_GPU_SIZES
+        served = self.templates.watch.served
+        offered = offers.together(self.offering)
+        now = (policies, served, sizes, offered)
+        # One more GPU of a known size changes nothing; a new context would only forget what was answered.
+        old = self._context
+        if now != (old.policies, old.serves_dra, old.gpu_sizes, old.offered):
+            self._context = replace(old, policies=policies, serves_dra=served, gpu_sizes=sizes, offered=offered)
+        self._cost = time.perf_counter() - started
+
+
+def _looks_at_namespace(rule: Rule) -> bool:
+    return bool(rule.match.namespace_labels.requirements or rule.match.expression)

@@ -1,0 +1,113 @@
+"""Why admission decided as it did: what a pod asked, which rule decided and why not another, what was given, what
+changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.decision import NO_GPU, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gpuslice.admission.decision import Decision
+    from gpuslice.admission.granting import Grant
+    from gpuslice.policies.rule_set import Verdict
+
+
+def explain(decision: Decision, verdicts: Iterable[Verdict], pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Every step of a decision about the pod, for programs; `as_text` shows it to people."""
+    return {
+        "outcome": str(decision.outcome),
+        "reason": decision.denial.message if decision.denial else _reason(decision, pod),
+        "asked": [
+            {
+                "container": reading.place.name,
+                "dialect": reading.dialect,
+                "fields": list(reading.signs),
+                "requests": [_plain(request) for request in reading.asked.requests],
+            }
+            for reading in decision.readings
+        ],
+        "policy": decision.rule.label,
+        "rules": [_rule(verdict, decision) for verdict in verdicts],
+        "given": [_given(given) for given in decision.grants],
+        "notes": _other_nodes(decision, (pod.get("spec") or {}).get("nodeSelector") or {}),
+        "patch": list(decision.operations),
+        "templates": [template.name for template in decision.templates],
+        "warnings": list(decision.warnings),
+    }
+
+
+def as_text(title: str, explained: Mapping[str, Any]) -> str:
+    """The explanation as lines."""
+    return "\n".join(_lines(title, explained)) + "\n"
+
+
+def _lines(title: str, explained: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{title}: {explained['outcome']}" + (f", {explained['reason']}" if explained["reason"] else "")
+    for asked in explained["asked"]:
+        yield f"  container {asked['container']} asks in {asked['dialect']}"
+        yield from (f"    by {field}" for field in asked["fields"])
+    yield f"  policy: {explained['policy']}"
+    yield from (f"    {rule['rule']}: {rule['verdict']}" for rule in explained["rules"])
+    for given in explained["given"]:
+        yield f"  container {given['container']} gets {given['slice']} by the backend {given['backend']}"
+        yield from (f"    {note}" for note in given["notes"])
+    yield from (f"  {note}" for note in explained["notes"])
+    if explained["patch"]:
+        yield "  patch:"
+    for operation in explained["patch"]:
+        value = f" = {msgspec.json.encode(operation['value']).decode()}" if "value" in operation else ""
+        yield f"    {operation['op']} {operation['path']}{value}"
+    yield from (f"  needs the ResourceClaimTemplate {name}" for name in explained["templates"])
+    yield from (f"  warning: {warning}" for warning in explained["warnings"])
+
+
+def _rule(verdict: Verdict, decision: Decision) -> dict[str, Any]:
+    rule = verdict.rule
+    if rule is decision.rule:
+        text = "decides"
+    elif verdict.matched:
+        text = f"matches, but {decision.rule.label} comes first"
+    else:
+        text = f"does not match: {verdict.reason}"
+    return {"rule": rule.label, "priority": rule.priority, "matched": verdict.matched, "verdict": text}
+
+
+def _reason(decision: Decision, pod: Mapping[str, Any]) -> str:
+    """A pod whose claims are written asks for nothing any more, and is not looked at any closer: its marks tell why."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    return (
+        "it has its slice already" if decision is NO_GPU and pod_annotations.DIALECT in annotations else decision.reason
+    )
+
+
+def _other_nodes(decision: Decision, selected: Mapping[str, str]) -> list[str]:
+    """A policy's node selector fills gaps: where the pod says something else, it may end on other nodes."""
+    if decision.outcome is not Outcome.REWRITTEN:
+        return []
+    return [
+        f"spec.nodeSelector[{key}]: the pod's {selected[key]!r} stays, although the policy says {text!r}"
+        for key, text in decision.rule.node_selector.items()
+        if selected.get(key, text) != text
+    ]
+
+
+def _given(given: Grant) -> dict[str, Any]:
+    return {
+        "container": given.reading.place.name,
+        "slice": given.slice.describe(),
+        "backend": str(given.backend),
+        "notes": list(given.notes),
+    }
+
+
+def _plain(request: object) -> dict[str, Any]:
+    """What the request says, without what it leaves open."""
+    fields = msgspec.to_builtins(request, enc_hook=str)
+    return {name: value for name, value in fields.items() if value not in (None, False)}

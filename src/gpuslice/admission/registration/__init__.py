@@ -1,0 +1,1 @@
+"""What makes the API server ask the webhook: configurations, match conditions, admission policies."""

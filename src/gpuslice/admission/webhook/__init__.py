@@ -1,0 +1,1 @@
+"""The webhook's application: its endpoints, its validation, its metrics."""

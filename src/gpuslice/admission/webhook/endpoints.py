@@ -1,0 +1,292 @@
+"""What the server answers on which path."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from gpuslice.admission.context import UnknownNamespaceError
+from gpuslice.admission.decision import NO_GPU, Outcome
+from gpuslice.admission.review import ReviewError, examine, read_request
+from gpuslice.admission.webhook import validation
+from gpuslice.admission.webhook.large_reviews import LargeReviews
+from gpuslice.admission.webhook.metrics import Refusal
+from gpuslice.http.responses import JSON, Response, plain
+from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from gpuslice.admission.review import Reviewed
+    from gpuslice.admission.webhook.cluster_view import Cluster
+    from gpuslice.admission.webhook.metrics import Metrics
+    from gpuslice.admission.webhook.validation import Verdict
+    from gpuslice.http.connection import Handler
+    from gpuslice.http.requests import BadRequestError, Request
+    from gpuslice.http.serving_certificate import Identity
+
+_T = TypeVar("_T")
+
+#: A review above this is examined in a thread: the worst take a tenth of a second and more, and others must not wait
+#: for them. Nearly all are a hundredth of this, and a thread would cost them more than their review. Bytes.
+LARGE_REVIEW: Final = 256 * 1024
+#: As Kubernetes calls them.
+_TOO_MUCH: Final = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
+}
+#: How long a review waits for a server that has only just started. The API server waits three seconds.
+_SECONDS_TO_SYNC: Final = 2.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
+_METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class _UnknownPolicyError(GpusliceError):
+    """Raised when nobody can tell which policy is meant for a pod: passed as it is, it could be past that."""
+
+
+class _NotSyncedError(Exception):
+    """Raised when a pod may ask for a GPU, and the policies of the cluster have not all been seen yet."""
+
+
+class Routes:
+    """Answers requests by path, and what is wrong with a request before anybody looks at its body."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[bytes, tuple[bytes, Handler]] = {}
+
+    def get(self, path: bytes, handler: Handler) -> None:
+        self._handlers[path] = b"GET", handler
+
+    def post(self, path: bytes, handler: Handler) -> None:
+        """Takes JSON."""
+        self._handlers[path] = b"POST", handler
+
+    def __call__(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        found = self._handlers.get(request.path)
+        if found is None:
+            paths = ", ".join(path.decode() for path in self._handlers)
+            return plain(HTTPStatus.NOT_FOUND, f"gpuslice: nothing is served here; there is {paths}")
+        method, handler = found
+        if request.method != method and (method, request.method) != (b"GET", b"HEAD"):
+            return plain(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"gpuslice: send a {method.decode()}", b"Allow: %b\r\n" % method
+            )
+        if method == b"POST" and not request.content_type.startswith(JSON):
+            return plain(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"gpuslice: send {JSON.decode()}")
+        return handler(request)
+
+
+class Health:
+    """Whether the process lives, and whether it should be asked."""
+
+    def __init__(self, cluster: Cluster, identity: Identity) -> None:
+        self._cluster = cluster
+        self._identity = identity
+        self.draining = False
+
+    def add_to(self, routes: Routes) -> None:
+        routes.get(b"/healthz", lambda _: plain(HTTPStatus.OK, "ok"))
+        routes.get(b"/readyz", self._ready)
+
+    def _ready(self, _request: Request) -> Response:
+        if self.draining:
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it is stopping")
+        if not self._identity.loaded:
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it has no certificate yet")
+        if not self._cluster.synced():
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it has not seen the whole cluster yet")
+        return plain(HTTPStatus.OK, "ok")
+
+
+class Reviews:
+    """The three kinds of reviews: each from a whole request to its answer, its numbers and its line in the log."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._large = LargeReviews()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+    def add_to(self, routes: Routes) -> None:
+        routes.post(b"/mutate", self.mutate)
+        routes.post(b"/validate", self._validator("pod", self._validate_pod))
+        routes.post(b"/validate-policy", self._validator("policy", validation.validate_policy))
+
+    def refuse(self, beginning: bytes, fault: BadRequestError) -> Response | None:
+        """The answer to a review that is too much, alone or beside the others."""
+        reason = _TOO_MUCH.get(fault.status)
+        denied = validation.deny_unread(beginning, str(fault), fault.status, reason) if reason else None
+        if denied is None:
+            return None
+        self._log.info("refused", kind="unread", uid=denied.uid, message=denied.message)
+        return _proper(denied.body)
+
+    def close(self) -> None:
+        self._large.close()
+
+    def mutate(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        """The rewrite. Answers at once, unless there is something to wait for."""
+        started = time.perf_counter()
+        if len(request.body) > LARGE_REVIEW:
+            return self._mutate_slowly(request.body, started)
+        try:
+            reviewed = self._examine(request.body)
+        except (UnknownNamespaceError, _NotSyncedError):
+            return self._mutate_slowly(request.body, started)
+        except Exception as error:  # noqa: BLE001 - one review must not take the others with it
+            return self._mutation_failed(error, started)
+        if reviewed.templates:
+            return self._mutate_with_templates(reviewed, started)
+        return self._mutated(reviewed, started)
+
+    async def _mutate_slowly(self, body: bytes, started: float) -> Response:
+        try:
+            reviewed = await self._examine_slowly(body)
+        except _UnknownPolicyError as error:
+            self._metrics.mutation_failed(time.perf_counter() - started)
+            denied = validation.deny(
+                read_request(body).uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable"
+            )
+            self._log.warning("refused", kind="pod", uid=denied.uid, message=denied.message)
+            return _proper(denied.body)
+        except Exception as error:  # noqa: BLE001 - see `mutate`
+            return self._mutation_failed(error, started)
+        if reviewed.templates:
+            return await self._mutate_with_templates(reviewed, started)
+        return self._mutated(reviewed, started)
+
+    def _examine(self, body: bytes) -> Reviewed:
+        # Not every API server looks at /readyz before it asks: one that has a URL, and no Service, does not.
+        synced = self._cluster.synced()
+        reviewed = examine(body, self._cluster.context())
+        if not synced and reviewed.decision is not NO_GPU:
+            raise _NotSyncedError
+        return reviewed
+
+    async def _examine_slowly(self, body: bytes) -> Reviewed:
+        try:
+            return await self._in_thread(lambda: self._examine(body))
+        except _NotSyncedError:
+            await self._wait_until_synced()
+            return await self._in_thread(lambda: self._examine(body))
+
+    async def _wait_until_synced(self) -> None:
+        latest = time.monotonic() + _SECONDS_TO_SYNC
+        while not self._cluster.synced():
+            if time.monotonic() > latest:
+                raise _UnknownPolicyError("the policies of the cluster are not known yet; try again")
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    async def _mutate_with_templates(self, reviewed: Reviewed, started: float) -> Response:
+        """Without its templates the pod could never start. So it is denied if they cannot be made, whatever the
+        failurePolicy says: passed as it is, it would run with no slice, or past its policy.
+        """
+        try:
+            await self._cluster.ensure(reviewed.namespace, reviewed.templates)
+        except GpusliceError as error:
+            denied = validation.deny(reviewed.uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            taken = time.perf_counter() - started
+            self._metrics.mutated(reviewed.decision, taken, Refusal.TEMPLATE)
+            self._tell(reviewed, taken, Outcome.DENIED, denied.message)
+            return _proper(denied.body)
+        except Exception as error:  # noqa: BLE001 - see `mutate`
+            return self._mutation_failed(error, started)
+        return self._mutated(reviewed, started)
+
+    def _mutated(self, reviewed: Reviewed, started: float) -> Response:
+        taken = time.perf_counter() - started
+        return _proper(reviewed.body, partial(self._account, reviewed, taken))
+
+    def _account(self, reviewed: Reviewed, taken: float) -> None:
+        decision = reviewed.decision
+        self._metrics.mutated(decision, taken)
+        if decision.outcome is not Outcome.UNTOUCHED:
+            self._tell(reviewed, taken, decision.outcome, decision.denial.message if decision.denial else "")
+
+    def _mutation_failed(self, error: Exception, started: float) -> Response:
+        self._metrics.mutation_failed(time.perf_counter() - started)
+        return self._failed(error, "mutate")
+
+    def _validate_pod(self, body: bytes) -> Verdict:
+        return validation.validate_pod(body, self._cluster.context())
+
+    def _validator(self, kind: str, validate: Callable[[bytes], Verdict]) -> Handler:
+        def handle(request: Request) -> Response | Coroutine[Any, Any, Response]:
+            if len(request.body) > LARGE_REVIEW:
+                return handle_slowly(request)
+            try:
+                verdict = validate(request.body)
+            except UnknownNamespaceError:
+                return handle_slowly(request)
+            except Exception as error:  # noqa: BLE001 - see `mutate`
+                return self._validation_failed(error, kind)
+            return self._validated(verdict, kind)
+
+        async def handle_slowly(request: Request) -> Response:
+            try:
+                verdict = await self._in_thread(lambda: validate(request.body))
+            except Exception as error:  # noqa: BLE001 - see `mutate`
+                return self._validation_failed(error, kind)
+            return self._validated(verdict, kind)
+
+        return handle
+
+    def _validated(self, verdict: Verdict, kind: str) -> Response:
+        self._metrics.validated(kind, "allowed" if verdict.allowed else "denied")
+        if not verdict.allowed:
+            self._metrics.refused(Refusal.POLICY if kind == "policy" else Refusal.MALFORMED)
+            self._log.info("refused", kind=kind, uid=verdict.uid, message=verdict.message)
+        return _proper(verdict.body)
+
+    def _validation_failed(self, error: Exception, kind: str) -> Response:
+        self._metrics.validated(kind, "failed")
+        return self._failed(error, f"validate {kind}")
+
+    def _failed(self, error: Exception, what: str) -> Response:
+        """The API server takes anything but a review as a failure of the webhook: its failurePolicy decides."""
+        if isinstance(error, ReviewError):
+            return plain(HTTPStatus.BAD_REQUEST, f"gpuslice: {error}")
+        self._log.error("review failed", operation=what, exc_info=error)
+        return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "gpuslice: the review failed; its log says why")
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await self._large.run(work)
+        except UnknownNamespaceError as unknown:
+            try:
+                await self._cluster.learn(unknown.namespace)
+            except GpusliceError as error:
+                raise _UnknownPolicyError(f"the labels of namespace {unknown.namespace}: {error}") from error
+            return await self._large.run(work)
+
+    def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
+        decision = reviewed.decision
+        more: dict[str, object] = {"message": message} if message else {}
+        if decision.warnings:  # whoever made the pod may be a controller, which shows them to nobody
+            more["warnings"] = decision.warnings
+        self._log.info(
+            "decided",
+            uid=reviewed.uid,
+            namespace=reviewed.namespace,
+            pod=reviewed.name,
+            dialect=decision.dialects,
+            outcome=str(outcome),
+            policy=decision.rule.label,
+            milliseconds=round(1000 * taken, 3),
+            **more,
+        )
+
+
+def add_metrics(routes: Routes, metrics: Metrics) -> None:
+    routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics.text(), _METRICS_TYPE))
+
+
+def _proper(body: bytes, afterwards: Callable[[], None] | None = None) -> Response:
+    return Response(HTTPStatus.OK, body, JSON, proper=True, afterwards=afterwards)

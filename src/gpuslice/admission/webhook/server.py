@@ -1,0 +1,181 @@
+"""The whole webhook server: from its sockets to its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gpuslice.admission.webhook.endpoints import Health, Reviews, Routes, add_metrics
+from gpuslice.admission.webhook.metrics import LOUD_FAULTS, Metrics
+from gpuslice.http import listening
+from gpuslice.http.connection import Connection, Limits, Site
+from gpuslice.http.connection_pool import PART_OF_STRANGERS, ConnectionPool
+from gpuslice.http.drop_report import DropReport
+from gpuslice.http.streams import PlainStream, TlsStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuslice.admission.webhook.cluster_view import Cluster
+    from gpuslice.http.serving_certificate import Identity
+
+#: For other descriptors than connections.
+_SPARE_DESCRIPTORS: Final = 192
+#: To the port for metrics and probes; a part of those.
+_MOST_WATCHERS: Final = 64
+#: A connection that was silent for so long is not about to be used; until then it may be.
+_QUIET_SECONDS: Final = 1.0
+_DRAIN_STEP_SECONDS: Final = 0.05
+#: While the server stops: a client that has not ended its handshake by then holds it up and nothing else.
+_LAST_HANDSHAKE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the server is run."""
+
+    address: str = ""
+    port: int = 8443
+    metrics_port: int = 8080
+    max_connections: int = 1024
+    #: How long requests are still taken after SIGTERM: until nobody sends new ones here.
+    drain_seconds: float = 5.0
+    #: And how long those that were taken have at most.
+    finish_seconds: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Webhook:
+    """One server in this process. `stop` ends it in order."""
+
+    def __init__(self, options: Options, cluster: Cluster, identity: Identity, metrics: Metrics | None = None) -> None:
+        self._options = options
+        self._identity = identity
+        self._metrics = metrics or Metrics()
+        self._reviews = Reviews(cluster, self._metrics)
+        self._health = Health(cluster, identity)
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+    def stop(self, *, hurry: bool = False) -> None:
+        """Begins the drain; asked again, or in a hurry, it does not wait for others to take notice."""
+        if hurry or self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self, ready: Callable[[str, str], None], *, templates_created: Callable[[], int] = lambda: 0) -> None:
+        """Serves until it is stopped. `ready` hears the addresses."""
+        options, loop = self._options, asyncio.get_running_loop()
+        tls_socket = listening.open_socket(options.address, options.port, "--port")
+        try:
+            plain_socket = listening.open_socket(options.address, options.metrics_port, "--metrics-port")
+        except listening.ListenError:
+            tls_socket.close()
+            raise
+        addresses = listening.describe(tls_socket, "https"), listening.describe(plain_socket, "http")
+        # Two pools: however many hang on the one, probes and metrics are served.
+        pool = ConnectionPool(_most_connections(options.max_connections), loop)
+        watchers = ConnectionPool(_MOST_WATCHERS, loop)
+        watchers.turns.part = PART_OF_STRANGERS
+        drops = DropReport(loop)
+        tls = self._site(pool, loop, self._review_routes(), drops)
+        plain = self._site(watchers, loop, self._metrics_routes(), drops)
+        tls.refuse = self._reviews.refuse
+        self._watch_client_authority(pool)
+        self._metrics.follow(
+            in_flight=lambda: pool.in_flight,
+            connections=lambda: len(pool) + len(watchers),
+            expires=lambda: self._identity.expires,
+            authenticates=lambda: float(pool.authenticates),
+            authenticated_connections=lambda: pool.authenticated,
+            templates_created=templates_created,
+        )
+        tls_listener = listening.Listener(
+            tls_socket, lambda source: Connection(tls, self._tls_stream(), source), pool, loop
+        )
+        plain_listener = listening.Listener(
+            plain_socket, lambda source: Connection(plain, PlainStream(), source), watchers, loop
+        )
+        try:
+            ready(*addresses)
+            await self._stop.wait()
+            await self._drain(tls, tls_listener)
+        finally:
+            tls_listener.close()
+            plain_listener.close()
+            for each in (pool, watchers):
+                each.drop_all("stopped")
+            drops.write()
+            self._reviews.close()
+
+    async def _drain(self, site: Site, listener: listening.Listener) -> None:
+        """Not ready from now on, but answering: it takes others some time to hear of it."""
+        self._health.draining = site.draining = True
+        pool, loop = site.pool, asyncio.get_running_loop()
+        self._log.info("stopping", connections=len(pool), seconds=self._options.drain_seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.drain_seconds):
+                await self._hurry.wait()
+        listener.close()
+        closed = loop.time()
+        while (len(pool) or listener.busy) and loop.time() < closed + self._options.finish_seconds:
+            pool.close_quiet(0.0 if self._hurry.is_set() else _QUIET_SECONDS)
+            if loop.time() > closed + _LAST_HANDSHAKE_SECONDS:
+                pool.drop_unfinished_handshakes()
+            # Nobody may be there, and somebody be about to: who was accepted last becomes a connection in a moment.
+            await asyncio.sleep(_DRAIN_STEP_SECONDS)
+        self._log.info("stopped", unfinished=pool.in_flight)
+
+    def _tls_stream(self) -> TlsStream:
+        return TlsStream(self._identity.context, self._identity.client_authority)
+
+    def _watch_client_authority(self, pool: ConnectionPool) -> None:
+        """Has the pool know whether API servers prove that they are, and the log as well."""
+
+        def changed() -> None:
+            pool.expect_proof()
+            # These were asked for no proof, or for another.
+            pool.close_unproven()
+            self._log.info("reviews are taken from API servers alone")
+
+        self._identity.on_client_authority = changed
+        if self._identity.client_authority is not None:
+            pool.expect_proof()
+        else:
+            self._log.warning(
+                "reviews are taken from all who reach the port: no --client-authority tells API servers from others"
+            )
+
+    def _site(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop, routes: Routes, drops: DropReport) -> Site:
+        def fault(reason: str, source: str) -> None:
+            self._metrics.fault(reason)
+            if reason in LOUD_FAULTS:
+                drops.add(reason, source)
+
+        return Site(handle=routes, pool=pool, loop=loop, fault=fault, limits=self._options.limits)
+
+    def _review_routes(self) -> Routes:
+        routes = Routes()
+        self._reviews.add_to(routes)
+        self._health.add_to(routes)
+        return routes
+
+    def _metrics_routes(self) -> Routes:
+        routes = Routes()
+        add_metrics(routes, self._metrics)
+        self._health.add_to(routes)
+        return routes
+
+
+def _most_connections(wanted: int) -> int:
+    """No more than the kernel gives us descriptors for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, wanted + _SPARE_DESCRIPTORS)), hard))
+    return max(1, min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS))

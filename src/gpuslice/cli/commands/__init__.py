@@ -1,0 +1,1 @@
+"""The subcommands, one module each; a module is imported when its command is called."""

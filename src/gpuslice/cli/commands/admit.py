@@ -1,0 +1,202 @@
+"""`gpuslice admit`: what the webhook would do, without a cluster."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from gpuslice.admission import explanation, workloads
+from gpuslice.admission.context import Context
+from gpuslice.cli.manifests import admitted, documents
+from gpuslice.cli.manifests.admitted import NewTemplates, admit_file
+from gpuslice.cli.options.settings import settings_option
+from gpuslice.model.errors import GpusliceError
+from gpuslice.model.policies import Backend
+from gpuslice.policies.parsing import load_policies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import BinaryIO, TextIO
+
+    from gpuslice.cli.manifests.admitted import Admitted, File
+    from gpuslice.dialects.settings_file import SettingsFile
+    from gpuslice.policies.rule_set import PolicySet
+
+
+def _read_labels(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    labels = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{value!r} is not a label: write for example team=research")
+        labels[key] = text
+    return labels
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    required=True,
+    type=click.File("rb"),
+    help="A manifest, or - for standard input; may be given several times.",
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json", "diff"]), help="How to print.  [default: yaml]")
+@click.option("--explain", is_flag=True, help="Print why, instead of the manifests.")
+@click.option(
+    "--backend",
+    type=click.Choice([choice.value for choice in Backend]),
+    help="Take this backend, whatever the policies say.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    metavar="FILE",
+    multiple=True,
+    type=click.File(),
+    help="SlicePolicy objects that are in force; may be given several times.",
+)
+@settings_option
+@click.option("-n", "--namespace", default="default", show_default=True, help="Of objects that do not name one.")
+@click.option(
+    "--namespace-labels", "labels", metavar="KEY=VALUE", multiple=True, callback=_read_labels,
+    help="A label of the namespace; may be given several times.",
+)  # fmt: skip
+def command(
+    files: tuple[BinaryIO, ...],
+    output: str | None,
+    explain: bool,
+    backend: str | None,
+    policies: tuple[TextIO, ...],
+    settings: SettingsFile,
+    namespace: str,
+    labels: dict[str, str],
+) -> int:
+    """Show what admission would make of manifests, as on a cluster of Kubernetes 1.36.
+
+    Pods that ask for a GPU are rewritten, and so are pod templates, in objects of whatever kind; everything else
+    passes as it is written. Claim templates that the pods need are printed before them. What is denied is left out,
+    with the reason on standard error, and the exit code is 1.
+
+    \b
+    Example:
+      gpuslice admit -f examples/pods/hami.yaml
+      gpuslice admit -f pod.yaml --policy policy.yaml --explain
+      kubectl kustomize . | gpuslice admit -f - -o diff
+    """
+    if explain and output == "diff":
+        raise click.UsageError("--explain prints reasons, not manifests: it has no -o diff")
+    context = Context(
+        settings=settings.settings,
+        policies=load_policy_files(policies),
+        backend=Backend(backend) if backend else None,
+        namespace_labels=lambda _namespace: labels,
+    )
+    read = [admit_file(documents.decode(file.read(), file.name), file.name, namespace, context) for file in files]
+    objects = [each for file in read for document in file.documents for each in document.objects]
+    if explain:
+        _print_explanations(objects, context.policies, output)
+    elif output == "diff":
+        click.echo("".join(_diffs(objects, namespace)), nl=False)
+    elif output == "json":
+        templates = NewTemplates()
+        values = [value for each in objects for value in _values(each, templates)]
+        value = values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values}
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    else:
+        click.echo(documents.join(_texts(read)), nl=False)
+    _report(objects, explained=explain)
+    return int(any(each.left_out for each in objects))
+
+
+def load_policy_files(files: Iterable[TextIO]) -> PolicySet:
+    """The policies of all of them. The first that makes no sense is an error."""
+    items = [
+        item
+        for file in files
+        for document in documents.read(file.read(), file.name)
+        for item in workloads.items_of(document.value)
+    ]
+    for found in items:
+        if not isinstance(found, dict):
+            raise GpusliceError("a policy file holds something that is no object")
+    loaded = load_policies(items)
+    for error in loaded.errors:
+        raise error
+    return loaded.policies
+
+
+def _report(objects: Iterable[Admitted], *, explained: bool) -> None:
+    """Tells on standard error what a user must know. An explanation has said already what became of pods."""
+    for each in objects:
+        for warning in each.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        for pod in () if explained else each.pods:
+            for warning in pod.decision.warnings:
+                click.echo(f"warning: {pod.title}: {warning}", err=True)
+            if pod.decision.denial is not None:
+                click.echo(f"error: {pod.title}: denied: {pod.decision.denial.message}", err=True)
+        for problem in each.problems:
+            click.echo(f"error: {problem}", err=True)
+
+
+def _texts(files: Iterable[File]) -> Iterator[str]:
+    """What did not change is as it was written, comments and all."""
+    templates = NewTemplates()
+    for file in files:
+        if file.untouched:
+            yield file.text
+            continue
+        for document in file.documents:
+            if document.untouched:
+                yield document.text
+            else:
+                yield from (documents.write(value) for each in document.objects for value in _values(each, templates))
+
+
+def _values(each: Admitted, templates: NewTemplates) -> Iterator[Any]:
+    """The object, after the templates that it needs. Nothing, if it was denied."""
+    if not each.left_out:
+        yield from templates.of(each)
+        yield each.after
+
+
+def _diffs(objects: Iterable[Admitted], namespace: str) -> Iterator[str]:
+    templates = NewTemplates()
+    for each in objects:
+        if each.left_out or each.untouched:
+            continue
+        for template in templates.of(each):
+            yield _diff("", documents.write(template), "/dev/null", admitted.title(template, namespace))
+        yield _diff(documents.write(each.before), documents.write(each.after), each.title, f"{each.title} (admitted)")
+
+
+def _diff(before: str, after: str, name_before: str, name_after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), name_before, name_after
+    )
+    return "".join(lines)
+
+
+def _print_explanations(objects: Iterable[Admitted], policies: PolicySet, output: str | None) -> None:
+    titles: Counter[str] = Counter()
+    explained = {}
+    for pod in (pod for each in objects for pod in each.pods):
+        titles[pod.title] += 1
+        again = f" ({titles[pod.title]})" if titles[pod.title] > 1 else ""
+        explained[f"{pod.title}{again}"] = explanation.explain(
+            pod.decision, policies.verdicts(pod.subject), pod.template
+        )
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(explained), indent=2))
+    elif output == "yaml":
+        click.echo(documents.write(msgspec.to_builtins(explained)), nl=False)
+    else:
+        click.echo("\n".join(explanation.as_text(title, why) for title, why in explained.items()), nl=False)

@@ -1,0 +1,144 @@
+"""`gpuslice manifests`: what to apply to a cluster to install gpuslice."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from gpuslice.admission.registration import mutating_policy
+from gpuslice.cli.manifests import documents
+from gpuslice.cli.options.settings import settings_option
+from gpuslice.installing import parts
+from gpuslice.installing.options import NAMESPACE, Options, default_image
+from gpuslice.model.policies import Backend
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from gpuslice.dialects.settings_file import SettingsFile
+
+
+def _read_url(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _takes(text):
+        raise click.BadParameter(f"{text!r} is no address of a webhook: write for example https://webhook.example:8443")
+    return text
+
+
+def _takes(url: str) -> bool:
+    """Whether the API server takes it for a webhook's."""
+    try:
+        found = urlsplit(url)
+        return found.scheme == "https" and bool(found.hostname) and found.port != 0 and not set("@?#").intersection(url)
+    except ValueError:  # a port that is no number, for example
+        return False
+
+
+def _read_authority(_context: click.Context, _parameter: click.Parameter, file: TextIO | None) -> str:
+    text = "" if file is None else file.read()
+    if file is not None and "-----BEGIN CERTIFICATE-----" not in text:
+        raise click.BadParameter("there is no certificate in it: give a PEM file, for example front-proxy-ca.crt")
+    return text
+
+
+def _read_networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(ip_network(text)) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write for example 10.244.0.0/16") from None
+
+
+@click.command()
+@click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Where gpuslice itself runs.")
+@click.option("--image", metavar="NAME", default=default_image, help="The container image.  [default: this version's]")
+@click.option("--cert-manager", is_flag=True, help="Let cert-manager make the webhook's certificates.")
+@click.option(
+    "--node-backend", type=click.Choice([Backend.DRA.value, Backend.EXTENDED.value]), default=Backend.DRA.value,
+    show_default=True, help="What the agents offer GPUs as: for claims, or as slots, which CastSlice's pods ask for.",
+)  # fmt: skip
+@settings_option
+@click.option(
+    "--url", metavar="URL", callback=_read_url,
+    help="Print what a webhook outside of the cluster needs there; the API server reaches it at this address.",
+)  # fmt: skip
+@click.option(
+    "--client-authority", metavar="FILE", type=click.File(), callback=_read_authority,
+    help="Who signs the API servers' client certificates, as PEM: the webhook then takes reviews from them alone.",
+)  # fmt: skip
+@click.option(
+    "--pod-network", "pod_networks", metavar="CIDR", multiple=True, callback=_read_networks,
+    help="Addresses of pods, from which no API server calls: the webhook's NetworkPolicy keeps them out; may be given "
+    "several times.",
+)  # fmt: skip
+@click.option(
+    "--only", "only", type=click.Choice(list(parts.PARTS)), multiple=True,
+    help="Print only this part; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--admission-policy", is_flag=True,
+    help="Print CastSlice's rewrite as a policy of the API server's own, which needs nothing else installed.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Form.")
+def command(  # noqa: PLR0913, PLR0917 - options
+    namespace: str,
+    image: str,
+    cert_manager: bool,
+    node_backend: str,
+    settings: SettingsFile,
+    url: str | None,
+    client_authority: str,
+    pod_networks: tuple[str, ...],
+    only: tuple[str, ...],
+    admission_policy: bool,
+    output: str,
+) -> None:
+    """Print what installs gpuslice on a cluster of Kubernetes 1.36 or later.
+
+    The webhook makes its own certificates, and renews them, unless cert-manager is to.
+
+    \b
+    Example:
+      gpuslice manifests | kubectl apply -f -
+      gpuslice manifests --image registry.example/gpuslice:1 --cert-manager
+      gpuslice manifests --client-authority /etc/kubernetes/pki/front-proxy-ca.crt --pod-network 10.244.0.0/16
+      gpuslice manifests --only crds --only classes -o json
+      gpuslice manifests --settings examples/settings.toml --node-backend extended
+      gpuslice manifests --admission-policy | kubectl apply -f -
+      gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
+    """
+    if admission_policy and (only or cert_manager or url):
+        raise click.UsageError("--admission-policy stands alone: it installs no webhook")
+    if url and (client_authority or pod_networks):
+        raise click.UsageError(
+            "--client-authority and --pod-network are for a webhook in the cluster: with --url, start it with "
+            "--client-authority"
+        )
+    if url and cert_manager:
+        raise click.UsageError("--cert-manager is for a webhook in the cluster: with --url, start it with --host")
+    options = Options(
+        namespace=namespace,
+        image=image,
+        cert_manager=cert_manager,
+        node_backend=Backend(node_backend),
+        url=url,
+        settings_file=settings,
+        client_authority=client_authority,
+        pod_networks=pod_networks,
+    )
+    if admission_policy:
+        objects = mutating_policy.documents(options.settings, options.webhooks.excluded_namespaces)
+    else:
+        objects = parts.objects(options, only)
+    if output == "json":
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        click.echo(msgspec.json.format(msgspec.json.encode(listed), indent=2).decode())
+    else:
+        click.echo(text(objects), nl=False)
+
+
+def text(objects: list[dict[str, object]]) -> str:
+    """As one file of many documents."""
+    return documents.join(documents.write(each) for each in objects)

@@ -1,0 +1,308 @@
+"""`gpuslice webhook`: the admission webhook's server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpuslice.cli.options import parameters
+from gpuslice.cli.options.settings import settings_option
+from gpuslice.model import quantities
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any, TextIO
+
+    from gpuslice.admission.context import Context
+    from gpuslice.admission.webhook.server import Options, Webhook
+    from gpuslice.dialects.settings_file import SettingsFile
+    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.kube.api import Api
+    from gpuslice.model.settings import Settings
+    from gpuslice.pki.certificate_keeper import CertificateKeeper
+
+
+#: A thread with a large review lets the others go on after so long.
+_SWITCH_SECONDS: Final = 0.0005
+
+
+def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    try:
+        return quantities.parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="For reviews, by HTTPS.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+    help="For /metrics, /healthz and /readyz, by HTTP.",
+)  # fmt: skip
+@click.option("--address", metavar="IP", default="", help="Listen on this address alone.  [default: on all]")
+@click.option("--certificate", metavar="FILE", type=click.Path(path_type=Path), help="A PEM file, with its chain.")
+@click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The certificate's key, as PEM.")
+@click.option(
+    "--host", "hosts", metavar="NAME", multiple=True,
+    help="Make certificates for this name or address, keep them in the cluster, and have the API server trust them, "
+    "instead of --certificate; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--client-authority", metavar="FILE", type=click.Path(path_type=Path),
+    help="A PEM file: take reviews only from clients with a certificate of this authority, as API servers can have. "
+    "May come later, into its folder.",
+)  # fmt: skip
+@click.option(
+    "--client-name", "client_names", metavar="NAME", multiple=True,
+    help="With --client-authority: and with this name; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--configuration", metavar="NAME", default="gpuslice", show_default=True,
+    help="With --host: the webhook configurations that are to trust them.",
+)  # fmt: skip
+@click.option(
+    "--namespace", metavar="NAME", help="With --host: where they are kept.  [default: that of the credentials]"
+)
+@click.option(
+    "--policy", "--policies", "policies", metavar="FILE", multiple=True, type=click.File(),
+    help="SlicePolicy objects that are in force, instead of a cluster's; may be given several times.",
+)  # fmt: skip
+@settings_option
+@click.option(
+    "--kubeconfig", metavar="FILE", type=click.Path(path_type=Path),
+    help="The cluster to serve.  [default: the one of the pod that it runs in, else none]",
+)  # fmt: skip
+@click.option(
+    "--drain", metavar="DURATION", callback=parameters.duration, default="5s", show_default=True,
+    help="How long requests are still taken after SIGTERM.",
+)  # fmt: skip
+@click.option(
+    "--max-body", metavar="SIZE", callback=_read_bytes, default="4MiB", show_default=True, help="Of one review."
+)
+@click.option(
+    "--max-connections", type=click.IntRange(1), default=1024, show_default=True,
+    help="When there are more, one of the address that has most goes.",
+)  # fmt: skip
+@click.option("--log", "form", type=click.Choice(["console", "json"]), help="Form.  [default: json unless a terminal]")
+def command(  # noqa: PLR0913, PLR0917 - options
+    port: int,
+    metrics_port: int,
+    address: str,
+    certificate: Path | None,
+    key: Path | None,
+    hosts: tuple[str, ...],
+    client_authority: Path | None,
+    client_names: tuple[str, ...],
+    configuration: str,
+    namespace: str | None,
+    policies: tuple[TextIO, ...],
+    settings: SettingsFile,
+    kubeconfig: Path | None,
+    drain: float,
+    max_body: int,
+    max_connections: int,
+    form: str | None,
+) -> None:
+    """Serve the admission webhook: POST /mutate, /validate and /validate-policy.
+
+    The certificate's files and the authority's are read again when they change. On SIGTERM the server says that it is
+    not ready, goes on answering for a while, and ends when the last request is answered; a new one can listen on the
+    same ports in the meantime.
+
+    The settings are read at the start; the webhook configurations depend on them, so give the same file to
+    `gpuslice manifests`. Without a cluster it decides by the policies that it is given, and makes no claim templates.
+
+    \b
+    Example:
+      gpuslice webhook --certificate tls.crt --key tls.key
+      gpuslice webhook --certificate tls.crt --key tls.key --policies policy.yaml --port 9443
+      gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
+      gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host webhook.example
+      curl --cacert ca.crt -H 'Content-Type: application/json' -d @review.json https://localhost:8443/mutate
+    """
+    in_cluster = not policies and (kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ)
+    files = (certificate, key) if certificate is not None and key is not None else None
+    if (files is None) != bool(hosts) or (files is None and (certificate or key)):
+        raise click.UsageError(
+            "which certificate? Give --certificate and --key, for example tls.crt and tls.key, or --host for its own"
+        )
+    if hosts and not in_cluster:
+        raise click.UsageError("--host keeps certificates in a cluster: give --kubeconfig as well")
+    if client_names and client_authority is None:
+        raise click.UsageError("--client-name is of a certificate that is asked for: give --client-authority as well")
+    if policies and kubeconfig is not None:
+        raise click.UsageError("--policies is for a server without a cluster: give it or --kubeconfig")
+    from gpuslice.system import logs
+
+    form = form or ("console" if sys.stderr.isatty() else "json")
+    logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))
+
+    import uvloop
+
+    from gpuslice.admission.webhook.server import Options
+    from gpuslice.http.connection import Limits
+
+    options = Options(
+        address=address,
+        port=port,
+        metrics_port=metrics_port,
+        max_connections=max_connections,
+        drain_seconds=drain,
+        limits=Limits(body_bytes=max_body),
+    )
+    callers = _Callers(client_authority, client_names)
+    if in_cluster:
+        own = _OwnCertificates(hosts, configuration, namespace)
+        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, settings.settings))
+    else:
+        assert files is not None, "checked above"
+        uvloop.run(_serve_alone(options, callers, files, _context(policies, settings.settings)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Callers:
+    """Which clients are API servers."""
+
+    authority: Path | None
+    names: tuple[str, ...]
+
+    def load(self, identity: Identity) -> Coroutine[Any, Any, None] | None:
+        """Puts the authority in force, if one is meant. What it returns follows its changes."""
+        from gpuslice.http.certificate_files import ClientAuthorityFile
+
+        if self.authority is None:
+            return None
+        file = ClientAuthorityFile(self.authority, self.names, identity)
+        file.load_if_there()
+        return file.follow()
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnCertificates:
+    """Certificates that the webhook makes itself."""
+
+    hosts: tuple[str, ...]
+    configuration: str
+    namespace: str | None
+
+    def keeper(self, api: Api, identity: Identity) -> CertificateKeeper:
+        from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
+        from gpuslice.pki.trust import MUTATING, VALIDATING
+
+        owner = Owner(
+            namespace=self.namespace or api.namespace,
+            names=self.hosts,
+            configurations=[(MUTATING, self.configuration), (VALIDATING, self.configuration)],
+        )
+        return CertificateKeeper(api, owner, identity.set_certificate)
+
+
+async def _serve_alone(options: Options, callers: _Callers, files: tuple[Path, Path], context: Context) -> None:
+    from gpuslice.admission.webhook.cluster_view import StaticCluster
+    from gpuslice.admission.webhook.server import Webhook
+    from gpuslice.http.certificate_files import CertificateFiles
+    from gpuslice.http.serving_certificate import Identity
+
+    identity = Identity()
+    certificates = CertificateFiles(*files, identity)
+    certificates.load()
+    following = callers.load(identity)
+    webhook = Webhook(options, StaticCluster(context), identity)
+    async with AsyncExitStack() as beside:
+        _run_beside(beside, webhook, certificates.follow())
+        if following is not None:
+            _run_beside(beside, webhook, following)
+        _settle(webhook)
+        await webhook.run(_say_ready)
+
+
+async def _serve_cluster(
+    options: Options,
+    callers: _Callers,
+    source: tuple[Path, Path] | _OwnCertificates,
+    kubeconfig: Path | None,
+    settings: Settings,
+) -> None:
+    from gpuslice.admission.cluster.state import ClusterState
+    from gpuslice.admission.webhook.server import Webhook
+    from gpuslice.http.certificate_files import CertificateFiles
+    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.kube import credentials
+    from gpuslice.kube.api import Api
+
+    identity = Identity()
+    async with AsyncExitStack() as beside:
+        api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
+        state = ClusterState(api, settings, excluded=_excluded_namespaces(api, kubeconfig))
+        webhook = Webhook(options, state, identity)
+        if (following := callers.load(identity)) is not None:
+            _run_beside(beside, webhook, following)
+        if isinstance(source, _OwnCertificates):
+            _run_beside(beside, webhook, source.keeper(api, identity).run())
+        else:
+            certificates = CertificateFiles(*source, identity)
+            certificates.load()
+            _run_beside(beside, webhook, certificates.follow())
+        _run_beside(beside, webhook, state.run())
+        _settle(webhook)
+        await webhook.run(_say_ready, templates_created=lambda: state.templates.created)
+
+
+def _excluded_namespaces(api: Api, kubeconfig: Path | None) -> tuple[str, ...]:
+    """Those of which the API server does not ask, as `gpuslice manifests` has it."""
+    from gpuslice.admission.registration.webhook_configurations import EXCLUDED_NAMESPACES
+
+    # In a pod, credentials are of the namespace that it runs in.
+    return EXCLUDED_NAMESPACES if kubeconfig is not None else (*EXCLUDED_NAMESPACES, api.namespace)
+
+
+def _settle(webhook: Webhook) -> None:
+    """What concerns the process as a whole."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, webhook.stop)
+    loop.add_signal_handler(signal.SIGINT, lambda: webhook.stop(hurry=True))
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # What is loaded stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+
+
+def _run_beside(stack: AsyncExitStack, webhook: Webhook, work: Coroutine[Any, Any, None]) -> None:
+    """Runs it as long as the webhook. If it fails, so does the webhook: a new process starts with a clean slate."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: None if done.cancelled() else webhook.stop())
+
+    async def end() -> None:
+        failed = task.done()
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            if failed:
+                raise
+
+    stack.push_async_callback(end)
+
+
+def _context(policies: tuple[TextIO, ...], settings: Settings) -> Context:
+    from gpuslice.admission.context import Context
+
+    if not policies:
+        return Context(settings=settings)
+    from gpuslice.cli.commands.admit import load_policy_files
+
+    return Context(settings=settings, policies=load_policy_files(policies))
+
+
+def _say_ready(reviews: str, metrics: str) -> None:
+    click.echo(f"gpuslice webhook is ready: {reviews}, metrics at {metrics} (pid {os.getpid()})")
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""Manifests as files hold them, before and after admission."""

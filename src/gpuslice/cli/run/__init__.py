@@ -1,0 +1,1 @@
+"""What `gpuslice run` is made of."""

@@ -1,0 +1,1 @@
+"""What the controller keeps as it should be, one module each."""

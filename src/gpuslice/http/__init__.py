@@ -1,0 +1,1 @@
+"""An HTTPS server for callers that may be hostile: listening, connections, deadlines, certificates, drain."""

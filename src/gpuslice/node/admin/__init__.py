@@ -1,0 +1,1 @@
+"""The admin socket: sessions made, shown, changed and released by commands."""

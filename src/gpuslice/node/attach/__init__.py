@@ -1,0 +1,1 @@
+"""The attach socket: how a process gets its slot in a session."""

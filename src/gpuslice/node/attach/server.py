@@ -1,0 +1,331 @@
+"""The attach socket: a process says its session and token, and gets a slot and the session's pages.
+
+Thousands of processes keep a connection each for as long as they live, so a connection here is a socket, a callback and
+nothing else. Whoever has not asked within five seconds, or asks nonsense, is let go; the oldest go first when there are
+too many.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import ctypes
+import errno
+import hmac
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.model.sessions import is_id
+from gpuslice.node.attach import process_numbers
+from gpuslice.node.attach.hang_ups import MAX_BACKLOG
+from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.registry import boottime
+from gpuslice.system import processes, sockets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import structlog
+
+    from gpuslice.node.attach.read_only_view import ReadOnlyView
+    from gpuslice.node.audit import Audit
+    from gpuslice.node.sessions.registry import Registry
+    from gpuslice.node.sessions.session import Process, Session
+    from gpuslice.node.usage.attribution import Surroundings
+    from gpuslice.system.mappings import Mappings
+    from gpuslice.system.sockets import Peer
+
+PATIENCE_SECONDS: Final = 5.0
+_ACCEPTS: Final = 64  # at a time, so that accepting never keeps the loop from its other work
+_PAUSE_SECONDS: Final = 0.1
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_CODES: Final = {
+    page.ATTACH_DENIED: "wrong_token",
+    page.ATTACH_UNKNOWN: "unknown_session",
+    page.ATTACH_FULL: "session_full",
+    page.ATTACH_BROKEN: "cannot_serve",
+}
+
+
+class _Pending:
+    """A connection that has not said all of its request."""
+
+    __slots__ = ("connection", "descriptor", "received", "since", "watched")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.descriptor = connection.fileno()
+        self.received = b""
+        self.since = boottime()
+        self.watched = False
+
+
+class AttachServer:
+    """Serves agent.sock."""
+
+    def __init__(
+        self,
+        path: Path,
+        registry: Registry,
+        view: ReadOnlyView,
+        audit: Audit,
+        log: structlog.typing.FilteringBoundLogger,
+        mappings: Mappings,
+        surroundings: Surroundings,
+        *,
+        max_pending: int,
+    ) -> None:
+        self._registry = registry
+        self._hang_ups = registry.hang_ups
+        self._view = view
+        self._audit = audit
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._mappings = mappings
+        self._surroundings = surroundings
+        self._numbers = process_numbers.ProcessNumbers()
+        self._max_pending = max_pending
+        self._pending: dict[int, _Pending] = {}
+        self._complained = 0.0
+        self.refused = 0
+        self._listener = sockets.listen(path)
+        self._loop.add_reader(self._listener, self._accept)
+
+    # ---- connections ----
+
+    def _accept(self) -> None:
+        if self._hang_ups.backlog > MAX_BACKLOG:
+            self._pause()
+            return
+        for _ in range(_ACCEPTS):
+            try:
+                connection, _address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    self._make_room()
+                return
+            connection.setblocking(False)  # noqa: FBT003 - as the standard library calls it
+            if self._is_crowded():
+                self._drop(next(iter(self._pending.values())))
+            pending = _Pending(connection)
+            self._pending[pending.descriptor] = pending
+            self._receive(pending)  # the request is usually there already
+            if self._pending.get(pending.descriptor) is pending:
+                pending.watched = True
+                self._loop.add_reader(pending.descriptor, self._receive, pending)
+
+    def _is_crowded(self) -> bool:
+        """Whether one must go for another to come: some descriptors are for those who are attached, and giving back."""
+        count = len(self._pending)
+        return count >= self._max_pending or (count > 0 and not self._registry.has_descriptors(count + 1))
+
+    def _make_room(self) -> None:
+        """No descriptor is left. Whoever has not asked for longest goes; if there is none, we wait and do not spin."""
+        if time.monotonic() - self._complained > 10:
+            self._complained = time.monotonic()
+            self._log.error("out of descriptors: raise the agent's limit of open files", operation="accept")
+        if self._pending:
+            self._drop(next(iter(self._pending.values())))
+            return
+        self._pause()
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(_PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener.fileno() != -1:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _drop(self, pending: _Pending) -> None:
+        self._forget(pending)
+        self._hang_ups.close(pending.connection)
+
+    def _forget(self, pending: _Pending) -> None:
+        if pending.watched:
+            self._loop.remove_reader(pending.descriptor)
+        del self._pending[pending.descriptor]
+
+    def sweep(self) -> None:
+        """Lets those go that never said what they want. They are in the order in which they came."""
+        oldest = boottime() - PATIENCE_SECONDS
+        for pending in list(self._pending.values()):
+            if pending.since > oldest:
+                break
+            self._drop(pending)
+
+    def _receive(self, pending: _Pending) -> None:
+        try:
+            content = self._hang_ups.receive(pending.connection, page.ATTACH_BYTES - len(pending.received))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self._drop(pending)
+            return
+        pending.received += content
+        nonsense = not page.ATTACH_MAGIC.to_bytes(8, "little").startswith(pending.received[:8])
+        if nonsense or len(pending.received) == page.ATTACH_BYTES:
+            self._forget(pending)
+            self._answer(pending)
+
+    # ---- requests ----
+
+    def _answer(self, pending: _Pending) -> None:
+        connection, request = pending.connection, parse(pending.received)
+        peer = sockets.peer_of(connection)
+        session_id = request.session.decode(errors="replace") if request else ""
+        try:
+            session = self._find(session_id, request)
+            self._check_pod(session, peer)
+            if request is not None and request.flags & page.ATTACH_PROCESSES:
+                self._send_processes(connection, session, peer, int(pending.since * _TICKS))
+                connection.close()
+                return
+            if request is not None and request.flags & page.ATTACH_OBSERVER:
+                self._send(connection, session, page.NO_SLOT)
+                self._hang_ups.close(connection)
+                return
+            process = self._attach(connection, session, peer, int(pending.since * _TICKS))
+        except AttachRefusedError as refusal:
+            self._refuse(connection, refusal, session_id, peer)
+        except (OSError, BrokenSessionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            broken = AttachRefusedError(page.ATTACH_BROKEN, f"the agent cannot serve it: {reason}")
+            self._refuse(connection, broken, session_id, peer)
+        else:
+            # Of many that start together, all are answered first.
+            self._loop.call_soon(self._follow, process, connection, peer)
+
+    def _follow(self, process: Process, connection: socket.socket, peer: Peer) -> None:
+        session_id = process.session.id
+        self._audit.write("attach", session_id=session_id, pid=peer.pid, uid=peer.uid, slot=process.slot)
+        if process.connection is connection:
+            self._loop.add_reader(connection.fileno(), self._connection_ended, process)
+
+    def _find(self, session_id: str, request: page.Attach | None) -> Session:
+        if request is None:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "this is not an attach request of this version")
+        session = self._registry.sessions.get(session_id) if is_id(session_id) else None
+        if session is None:
+            raise AttachRefusedError(page.ATTACH_UNKNOWN, "there is no such session (it may have been released)")
+        if not hmac.compare_digest(session.record.token.encode(), request.token):
+            raise AttachRefusedError(page.ATTACH_DENIED, "the token is not the session's")
+        if not session.settled or time.monotonic() < session.closed_until:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the agent is still taking the session up: ask again")
+        return session
+
+    def _check_pod(self, session: Session, peer: Peer) -> None:
+        """A token that was taken out of one pod is worth nothing in another."""
+        workload = session.record.workload
+        if workload is None or not workload.pod_uid:
+            return
+        pod_uid = self._surroundings.pod_of(peer.pid)
+        if pod_uid and pod_uid != workload.pod_uid:
+            raise AttachRefusedError(page.ATTACH_DENIED, "the session is another pod's")
+
+    def _attach(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> Process:
+        if peer.pid == 0:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the agent cannot see the process (give it the host's PIDs)")
+        while self._pending and not self._registry.has_descriptors(len(self._pending)):
+            self._drop(next(iter(self._pending.values())))
+        if not self._registry.has_descriptors():
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the agent has no descriptors left (raise its open files)")
+        found = sockets.identify_peer(connection, peer, connected_ticks)
+        if found is None:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the process has ended")
+        identity, pidfd = found
+        try:
+            process = self._registry.attach(session, identity, pidfd)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        try:
+            self._send(connection, session, process.slot)
+        except BaseException:
+            self._registry.detach(process, "not answered")
+            raise
+        process.connection = connection
+        return process
+
+    def _send(self, connection: socket.socket, session: Session, slot: int) -> None:
+        answer = page.Attached(
+            magic=page.ATTACH_MAGIC,
+            version=page.VERSION,
+            status=page.ATTACH_OK,
+            slot=slot,
+            gpu_count=session.gpu_count,
+        )
+        control = self._view.open(session.control_name)
+        try:
+            tenant_cells = session.cells.open_for_tenant(observer=slot == page.NO_SLOT)
+            try:
+                rights = array.array("i", [control, tenant_cells])
+                connection.sendmsg([bytes(answer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            finally:
+                os.close(tenant_cells)
+        finally:
+            os.close(control)
+
+    def _send_processes(self, connection: socket.socket, session: Session, peer: Peer, connected_ticks: int) -> None:
+        found = sockets.identify_peer(connection, peer, connected_ticks)
+        if found is None:
+            raise AttachRefusedError(page.ATTACH_BROKEN, "the process has ended")
+        identity, pidfd = found
+        with processes.closing(pidfd):
+            numbers = self._numbers.of(session, process_numbers.look_up(identity.pid, pidfd))
+        answer = page.Attached(
+            magic=page.ATTACH_MAGIC, version=page.VERSION, status=page.ATTACH_OK, slot=len(numbers), gpu_count=0
+        )
+        connection.send(bytes(answer) + b"".join(map(bytes, numbers)))  # 4 KiB at most: all or nothing
+
+    def _refuse(self, connection: socket.socket, refusal: AttachRefusedError, session_id: str, peer: Peer) -> None:
+        self.refused += 1
+        self._audit.write(
+            "attach",
+            result="denied",
+            session_id=session_id if is_id(session_id) else "",
+            pid=peer.pid,
+            uid=peer.uid,
+            error_code=_CODES[refusal.status],
+            reason=str(refusal),
+        )
+        text = str(refusal).encode()[:103].decode(errors="ignore").encode()
+        answer = page.Attached(
+            magic=page.ATTACH_MAGIC, version=page.VERSION, status=refusal.status, slot=page.NO_SLOT, message=text
+        )
+        try:
+            connection.send(bytes(answer))
+        except OSError:
+            pass  # it did not wait for the answer
+        finally:
+            self._hang_ups.close(connection)
+
+    def _connection_ended(self, process: Process) -> None:
+        """The process ended (then its pidfd says so too), became another program, or closed what it did not know."""
+        assert process.connection is not None
+        self._loop.remove_reader(process.connection.fileno())
+        self._hang_ups.close(process.connection)
+        process.connection = None
+        self._mappings.connection_ended(process)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for pending in list(self._pending.values()):
+            self._drop(pending)
+
+
+def parse(content: bytes) -> page.Attach | None:
+    """The request, or None if it is not one of this version."""
+    if len(content) != ctypes.sizeof(page.Attach):
+        return None
+    request = page.Attach.from_buffer_copy(content)
+    return request if (request.magic, request.version) == (page.ATTACH_MAGIC, page.VERSION) else None

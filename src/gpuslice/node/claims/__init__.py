@@ -1,0 +1,1 @@
+"""Claims: from an allocation to what a container can be started with, and back."""

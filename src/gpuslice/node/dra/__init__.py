@@ -1,0 +1,1 @@
+"""The DRA driver: ResourceSlices published, and the kubelet answered."""

@@ -1,0 +1,1 @@
+"""Sessions: their pages, their records on disk, and the processes that have slots in them."""

@@ -1,0 +1,151 @@
+"""Finds a session's cells again after a restart of the agent: in the processes that have them open.
+
+A tenant chooses what its descriptors are: a file of a FUSE or NFS server that never answers, a FIFO, a device. So
+nothing is asked of a file, and nothing opened, before the kernel's own word that it is a memfd:
+
+    1. the link /proc/PID/fd/N has the name of cells (a string that the kernel keeps);
+    2. an O_PATH descriptor pins what the number means, without an open;
+    3. its /proc/self/fdinfo names the mount of the kernel's own shared memory, and the inode that was written down.
+
+The search is bounded in descriptors and in time, and in threads of its own: what a tenant does to it costs the agent's
+loop nothing, and other sessions are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuslice.node.sessions import cells
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Where the interposer keeps the descriptor, unless the program has so many open already (session.c); or not at all.
+_LIKELY: Final = (*range(300, 332), *range(3, 64))
+_PER_PROCESS: Final = 4096
+_SECONDS: Final = 2.0
+_THREADS: Final = 8
+
+
+class Wanted(NamedTuple):
+    """The cells of a session, and the processes that were attached to it and live."""
+
+    session_id: str
+    inode: int
+    gpu_count: int
+    pids: tuple[int, ...]
+
+
+class Result(NamedTuple):
+    """What a search found: a descriptor of the agent's own, or nothing."""
+
+    session_id: str
+    descriptor: int | None
+
+
+class CellsSearch:
+    """Searches for the cells of many sessions, side by side."""
+
+    def __init__(self) -> None:
+        self._wanted: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._mount = _shared_memory_mount()
+
+    def start(self, wanted: Sequence[Wanted]) -> None:
+        for each in wanted:
+            self._wanted.put(each)
+        for _ in range(min(_THREADS, len(wanted))):
+            threading.Thread(target=self._run, name="cells", daemon=True).start()
+
+    def result(self, timeout: float) -> Result | None:
+        """The next result, or None if there is none by then."""
+        try:
+            return self._results.get(timeout=timeout) if timeout > 0 else self._results.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _run(self) -> None:
+        while True:
+            try:
+                wanted = self._wanted.get_nowait()
+            except queue.Empty:
+                return
+            descriptor = None
+            with suppress(OSError):
+                descriptor = find(wanted, self._mount)
+            self._results.put(Result(wanted.session_id, descriptor))
+
+
+def find(wanted: Wanted, mount: bytes) -> int | None:
+    """A new descriptor of the cells, for reading and writing, from whichever process has them."""
+    deadline = time.monotonic() + _SECONDS
+    for path in _paths(wanted.pids):
+        if (found := _open(path, wanted, mount)) is not None:
+            return found
+        if time.monotonic() > deadline:
+            break
+    return None
+
+
+def _paths(pids: Sequence[int]) -> Iterator[str]:
+    """Descriptors of the processes: where ours should be in each, then all of each, up to so many."""
+    for pid in pids:
+        for number in _LIKELY:
+            yield f"/proc/{pid}/fd/{number}"
+    for pid in pids:
+        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in itertools.islice(entries, _PER_PROCESS):
+                yield entry.path
+
+
+def _open(path: str, wanted: Wanted, mount: bytes) -> int | None:
+    try:
+        if str(Path(path).readlink()) != cells.LINK:
+            return None
+        pinned = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not _is_on(pinned, mount, wanted.inode):
+            return None
+        # A lease that a tenant holds on it makes this fail, and not wait.
+        opened = os.open(f"/proc/self/fd/{pinned}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    finally:
+        os.close(pinned)
+    if os.fstat(opened).st_ino == wanted.inode and cells.is_sealed(opened, wanted.gpu_count):
+        return opened
+    os.close(opened)
+    return None
+
+
+def _is_on(descriptor: int, mount: bytes, inode: int) -> bool:
+    """Whether the descriptor is on that mount and, where the kernel says it (since 5.14), is that inode."""
+    fields = _fdinfo(descriptor)
+    return fields.get(b"mnt_id") == mount and fields.get(b"ino", b"%d" % inode) == b"%d" % inode
+
+
+def _fdinfo(descriptor: int) -> dict[bytes, bytes]:
+    opened = os.open(f"/proc/self/fdinfo/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(opened, 4096)
+    finally:
+        os.close(opened)
+    return {name: value.strip() for name, _, value in (line.partition(b":") for line in content.splitlines())}
+
+
+def _shared_memory_mount() -> bytes:
+    """The number of the mount that every memfd is on."""
+    own = os.memfd_create("gpuslice-mount", os.MFD_CLOEXEC)
+    try:
+        return _fdinfo(own)[b"mnt_id"]
+    finally:
+        os.close(own)

@@ -1,0 +1,125 @@
+"""What session.json holds, and how files are written so that nobody ever reads half of one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuslice.model.sessions import OnBreach, SessionState, is_id
+from gpuslice.node.errors import BrokenSessionError
+from gpuslice.node.sessions import page
+from gpuslice.node.sessions.slot_table import Identity  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION: Final = 1
+
+
+class GpuRecord(msgspec.Struct):
+    """A session's share of one GPU."""
+
+    uuid: str
+    limit_bytes: int
+    core_percent: int = 0
+    model: str = ""
+    #: Use above the limit that is nobody's fault, because the limit was lowered under it. It only ever shrinks.
+    tolerated_bytes: int = 0
+
+
+class WorkloadRecord(msgspec.Struct, kw_only=True):
+    """Whose session it is, where Kubernetes asked for it: a request of a claim, or a container with slots."""
+
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    claim: str = ""
+    claim_uid: str = ""
+    request: str = ""
+
+
+class SessionRecord(msgspec.Struct, kw_only=True):
+    """A session as it is kept over a restart of the agent."""
+
+    version: int = VERSION
+    id: str
+    name: str
+    token: str
+    owner_uid: int
+    owner_gid: int
+    owner: Identity | None = None
+    gpus: list[GpuRecord]
+    state: SessionState = SessionState.ACTIVE
+    created: float
+    ttl_seconds: float | None = None
+    #: By the clock that nobody sets (CLOCK_BOOTTIME); it means something only in the boot named here.
+    expires: float | None = None
+    boot_id: str
+    grace_seconds: float
+    on_breach: OnBreach = OnBreach.REPORT
+    ttl_kill: bool = False
+    workload: WorkloadRecord | None = None
+
+
+def read_record(path: Path, session_id: str) -> SessionRecord:
+    """The record of that session, or BrokenSessionError."""
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
+    except OSError as error:
+        raise BrokenSessionError(f"session.json cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BrokenSessionError(f"session.json is not a session: {error}") from None
+    if record.version != VERSION:
+        raise BrokenSessionError(f"session.json is of version {record.version}, this agent reads version {VERSION}")
+    if record.id != session_id or not is_id(record.id):
+        raise BrokenSessionError(f"session.json is of session {record.id!r}")
+    if not 1 <= len(record.gpus) <= page.MAX_GPUS:
+        raise BrokenSessionError(f"session.json names {len(record.gpus)} GPUs")
+    try:
+        for gpu in record.gpus:
+            page.uuid_bytes(gpu.uuid)
+    except (ValueError, IndexError):
+        raise BrokenSessionError("session.json names a GPU without a UUID") from None
+    return record
+
+
+def write_record(folder: Path, record: SessionRecord) -> None:
+    write_durably(folder / "session.json", msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replaces the file in one step, once the content is on the disk."""
+    new = path.with_name(f".{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.rename(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    synchronize(path.parent)
+
+
+def remove_unfinished(folder: Path, names: str = "*") -> None:
+    """Removes what `write_durably` left when its process was killed. Nobody must be writing there."""
+    for path in folder.glob(f".{names}.new"):
+        path.unlink(missing_ok=True)
+
+
+def synchronize(folder: Path) -> None:
+    """Puts the folder's names on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

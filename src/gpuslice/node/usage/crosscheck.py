@@ -1,0 +1,313 @@
+"""What processes really hold, by NVML, against what their slots say.
+
+The difference is the slot's overhead: contexts and modules, which nobody asks for by name. A process with memory on a
+GPU and no slot, and a session above its limit by NVML's count, are breaches.
+
+The overhead of a process is only taken from a look during which it neither allocated nor freed (its cell's mark is the
+same before and after). Then it is never too high: memory is charged before the driver gives it and until after the
+driver has it back, so whatever NVML counts beyond the charge is overhead. A lower value must be seen twice, because an
+allocation may have been under way during all of the first look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.model.sessions import OnBreach
+from gpuslice.node.gpus.nvml import GpuInfo, Nvml, NvmlUnavailableError, Usage
+from gpuslice.node.sessions.registry import boottime
+from gpuslice.system import processes
+from gpuslice.system.threads import InspectionTimeoutError, in_thread
+
+if TYPE_CHECKING:
+    import structlog
+
+    from gpuslice.node.audit import Audit
+    from gpuslice.node.sessions.cells import Mark
+    from gpuslice.node.sessions.registry import Registry
+    from gpuslice.node.sessions.session import Process, Session
+    from gpuslice.node.sessions.slot_table import Identity
+    from gpuslice.node.usage.attribution import Attribution
+    from gpuslice.system.threads import InspectionThread
+
+    _Place = tuple[tuple[int, str], int]  # a process in a session, and a GPU of that session
+
+INTERVAL_SECONDS: Final = 0.5
+_INVENTORY_SECONDS: Final = 10.0
+_PATIENCE_SECONDS: Final = 5.0
+_CERTAIN: Final = 2  # looks in a row above the limit
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class _Breach:
+    """What was found of a process that is proven to be the session's."""
+
+    session: Session
+    gpu: int
+    identity: Identity
+    size: int
+    reason: str
+    kill: bool
+
+
+class CrossCheck:
+    """Looks every half second. `machine` is what NVML said the machine has."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        audit: Audit,
+        log: structlog.typing.FilteringBoundLogger,
+        attribution: Attribution,
+        thread: InspectionThread,
+        *,
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._registry = registry
+        self._audit = audit
+        self._log = log
+        self._interval = interval
+        self._nvml = Nvml()
+        self._attribution = attribution
+        self._thread = thread
+        self._looked = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._marks: dict[_Place, Mark] = {}
+        self._lower: dict[_Place, int] = {}  # an overhead below the one in force, seen once
+        self._overheads: dict[_Place, int] = {}  # in force
+        self._above: dict[tuple[str, int], int] = {}  # session and GPU: looks in a row above the limit
+        self._sums: dict[tuple[str, int], int] = {}
+        #: What each process held when its session was last within its limit: who grew since is known by it.
+        self._within: dict[tuple[str, int], dict[Identity, int]] = {}
+        self._reported: set[tuple[int, int, str]] = set()  # process, its start time, GPU
+        self.machine: list[GpuInfo] = []
+        self.error = "NVML was not asked yet"
+
+    async def first_look(self) -> None:
+        """Waits until NVML was asked once, whatever it said."""
+        try:
+            await asyncio.wait_for(self._looked.wait(), _PATIENCE_SECONDS)
+        except TimeoutError:
+            self._log.warning("NVML does not answer", operation="crosscheck")
+
+    async def look_again(self) -> None:
+        """Asks NVML anew what the machine has: a MIG device may have been made since."""
+        self._looked.clear()
+        self._wanted.set()
+        await self.first_look()
+
+    def index_of(self, uuid: str) -> str | None:
+        return next((gpu.index for gpu in self.machine if gpu.uuid == uuid), None)
+
+    def held(self, session: Session, uuid: str) -> int:
+        """What NVML counted for the session on that GPU when last asked."""
+        index = _index_of(session, uuid)
+        return 0 if index is None else self._sums.get((session.id, index), 0)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._find_overheads()
+        next_inventory = 0.0
+        while True:
+            started = time.monotonic()
+            try:
+                if started >= next_inventory or self._wanted.is_set():
+                    self._wanted.clear()
+                    next_inventory = started + _INVENTORY_SECONDS
+                    self.machine = await in_thread(self._nvml.inventory, "nvml")
+                    if self.error:
+                        self._log.info("NVML answers", gpus=len(self.machine))
+                    self.error = ""
+                if not self.error and self._registry.sessions:
+                    await self._look()
+            except NvmlUnavailableError as error:
+                if self.error != str(error):
+                    self._log.warning("no NVML: nothing is cross-checked until it answers", reason=str(error))
+                self.error, self.machine = str(error), []
+            except Exception:  # noqa: BLE001 - told, and tried again
+                self._log.exception("the cross-check failed", operation="crosscheck")
+            if not self._wanted.is_set():
+                self._looked.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.01, self._interval - (time.monotonic() - started))):
+                    await self._wanted.wait()
+
+    # ---- one look ----
+
+    def _find_overheads(self) -> None:
+        """What an agent before this one found."""
+        for process in self._registry.processes.values():
+            for gpu, cell in enumerate(process.session.cells.read_slot(process.slot)):
+                if cell.overhead:
+                    self._overheads[process.key, gpu] = cell.overhead
+
+    def _remember_marks(self) -> None:
+        for key, gpu in self._marks:
+            process = self._registry.processes.get(key)
+            if process is not None and gpu < process.session.gpu_count:
+                self._marks[key, gpu] = process.session.cells.read_one(gpu, process.slot).mark
+
+    async def _look(self) -> None:
+        self._remember_marks()
+        began = boottime() * _TICKS
+        usages = await in_thread(self._nvml.usages, "nvml")
+        self._weigh_all(usages, began)
+        await self._attribution.look_at(usage.pid for usage in usages if not self._registry.of(usage.pid))
+        for breach in self._compare(usages, began):
+            await self._report(breach)
+
+    def _weigh_all(self, usages: list[Usage], began: float) -> None:
+        """At once: the more time passes, the fewer processes have neither allocated nor freed."""
+        seen: set[_Place] = set()
+        for usage in usages:
+            process = self._attached(usage, began)
+            gpu = None if process is None else _index_of(process.session, usage.uuid)
+            if process is not None and gpu is not None:
+                seen.add((process.key, gpu))
+                self._weigh(process, gpu, usage.size)
+        self._forget(seen)
+
+    def _compare(self, usages: list[Usage], began: float) -> list[_Breach]:
+        """What does not fit. Only processes that were there before the look began are those that NVML named."""
+        breaches: list[_Breach] = []
+        holders: dict[tuple[str, int], dict[Identity, int]] = {}
+        for usage in usages:
+            process = self._attached(usage, began)
+            if process is not None:
+                session, identity = process.session, process.identity
+            elif (member := self._attribution.member(usage.pid, usage.uuid, before=began)) is not None:
+                session, identity = member
+            else:
+                continue
+            gpu = _index_of(session, usage.uuid)
+            if process is None:
+                breaches.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot", kill=True))
+            elif gpu is None:
+                breaches.append(_Breach(session, 0, identity, usage.size, "gpu_not_in_session", kill=False))
+            if gpu is None:
+                continue
+            held = holders.setdefault((session.id, gpu), {})
+            held[identity] = held.get(identity, 0) + usage.size
+        breaches = [breach for breach in breaches if self._is_new(breach)]
+        self._sums = {place: sum(held.values()) for place, held in holders.items()}
+        for place in holders.keys() | self._above.keys() | self._within.keys():
+            if (breach := self._compare_with_limit(place, holders.get(place, {}))) is not None:
+                breaches.append(breach)
+        return breaches
+
+    def _attached(self, usage: Usage, began: float) -> Process | None:
+        """The process's place in the session that has a share of that GPU, else in any."""
+        places = [place for place in self._registry.of(usage.pid) if place.identity.start_time < began]
+        if len(places) < 2:
+            return places[0] if places else None
+        # Of two sessions on the same GPU, the interposer takes the larger.
+        return max(places, key=lambda place: _limit_on(place.session, usage.uuid))
+
+    def _weigh(self, process: Process, gpu: int, size: int) -> None:
+        """Puts the process's overhead right, if this look can tell it."""
+        place = process.key, gpu
+        cell = process.session.cells.read_one(gpu, process.slot)
+        quiet = self._marks.get(place) == cell.mark
+        self._marks[place] = cell.mark
+        in_force = self._overheads.get(place, 0)
+        overhead = in_force
+        if quiet:
+            found = max(0, size - cell.held)
+            before = self._lower.pop(place, None)
+            if found >= in_force:
+                overhead = found
+            elif before is not None:
+                overhead = max(found, before)
+            else:
+                self._lower[place] = found
+        self._overheads[place] = overhead
+        if cell.overhead != overhead:  # also if the tenant changed it
+            process.session.cells.write_overhead(gpu, process.slot, overhead)
+            if overhead > cell.overhead:
+                process.session.say_less_room(gpu)
+
+    def _forget(self, seen: set[_Place]) -> None:
+        """Processes that are no longer on the GPU have no overhead there."""
+        for place in self._overheads.keys() - seen:
+            if self._overheads.pop(place) and (process := self._registry.processes.get(place[0])) is not None:
+                process.session.cells.write_overhead(place[1], process.slot, 0)
+        for known in (self._marks, self._lower):
+            for place in known.keys() - seen:
+                del known[place]
+
+    # ---- breaches ----
+
+    def _compare_with_limit(self, place: tuple[str, int], held: dict[Identity, int]) -> _Breach | None:
+        session = self._registry.sessions.get(place[0])
+        if session is None:
+            self._above.pop(place, None)
+            self._within.pop(place, None)
+            return None
+        gpu, size = session.record.gpus[place[1]], sum(held.values())
+        allowed = max(gpu.limit_bytes, gpu.tolerated_bytes)
+        gpu.tolerated_bytes = min(gpu.tolerated_bytes, size)
+        if size <= allowed:
+            self._above.pop(place, None)
+            self._within[place] = held
+            return None
+        self._above[place] = self._above.get(place, 0) + 1
+        if self._above[place] != _CERTAIN:
+            return None
+        before = self._within.get(place, {})
+        grown = max(held, key=lambda identity: (held[identity] - before.get(identity, 0), held[identity]))
+        return _Breach(session, place[1], grown, size, "above_limit", kill=True)
+
+    def _is_new(self, breach: _Breach) -> bool:
+        """Whether it was not reported yet: once for a process and a GPU."""
+        key = breach.identity.pid, breach.identity.start_time, breach.session.record.gpus[breach.gpu].uuid
+        if key in self._reported:
+            return False
+        if len(self._reported) > 10_000:
+            self._reported.clear()
+        self._reported.add(key)
+        return True
+
+    async def _report(self, breach: _Breach) -> None:
+        """Counts it, and ends the process where the session says so."""
+        session, identity = breach.session, breach.identity
+        command = await self._command(session, identity)
+        if self._registry.sessions.get(session.id) is not session:
+            return
+        self._registry.count_breach(
+            session, breach.gpu, reason=breach.reason, pid=identity.pid, size=breach.size, command=command
+        )
+        if breach.kill and session.record.on_breach is OnBreach.KILL:
+            self._kill(session, identity, breach.reason)
+
+    async def _command(self, session: Session, identity: Identity) -> str:
+        try:
+            return await self._thread.run(partial(processes.command, identity.pid), tenant=session.id, seconds=0.5)
+        except InspectionTimeoutError:
+            return processes.name(identity.pid)
+
+    def _kill(self, session: Session, identity: Identity, reason: str) -> None:
+        """Ends the process that was proven to be the session's, and no other that has its number since."""
+        pidfd = processes.open_pidfd(identity)
+        if pidfd is None:
+            return
+        with processes.closing(pidfd):
+            killed = processes.send_signal(pidfd, signal.SIGKILL)
+        self._audit.write(
+            "kill", result="ok" if killed else "error", session_id=session.id, pid=identity.pid, error_code=reason
+        )
+
+
+def _index_of(session: Session, uuid: str) -> int | None:
+    return next((index for index, gpu in enumerate(session.record.gpus) if gpu.uuid == uuid), None)
+
+
+def _limit_on(session: Session, uuid: str) -> int:
+    return max((gpu.limit_bytes for gpu in session.record.gpus if gpu.uuid == uuid), default=-1)
