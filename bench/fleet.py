@@ -31,7 +31,8 @@ from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 from gpuslice.model.gpus import PRESETS
 from gpuslice.node.dra.publishing import Publisher
-from gpuslice.node.dra.resource_slices import GpuState, build
+from gpuslice.node.dra.resource_slices import build
+from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.hardware import Gpu
 from tools.kube.__main__ import build as build_programs
 

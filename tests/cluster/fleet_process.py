@@ -12,9 +12,10 @@ from unittest import mock
 
 from gpuslice.kube import api
 from gpuslice.kube.events import Recorder
+from gpuslice.node.dra.fleet_publication import FleetPublication
 from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.gpus import fleet as fleet_module
-from gpuslice.node.gpus.fleet import Fleet, FleetPublication
+from gpuslice.node.gpus.fleet import Fleet
 from gpuslice.node.gpus.health import Health
 from gpuslice.node.gpus.partitions import Partitions
 from gpuslice.node.gpus.policies import GpuPolicies

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from gpuslice.cluster.clusters import Cluster
     from gpuslice.model.slices import Slice
-    from gpuslice.node.dra.resource_slices import GpuState, SliceContent
+    from gpuslice.node.dra.resource_slices import SliceContent
+    from gpuslice.node.gpus.gpu_state import GpuState
 
 _AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "500"}
 

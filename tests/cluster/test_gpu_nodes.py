@@ -15,8 +15,9 @@ from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
 from gpuslice.model.slices import Slice
 from gpuslice.node.dra.publishing import Publisher
-from gpuslice.node.dra.resource_slices import GpuState, build
+from gpuslice.node.dra.resource_slices import build
 from gpuslice.node.gpus import published_devices
+from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.hardware import GpuInstance
 from gpuslice.node.gpus.health import Illness
 from gpuslice.node.gpus.policies import GpuPolicies, Mode, Placement

@@ -14,7 +14,7 @@ from gpuslice.admission.registration import webhook_configurations
 from gpuslice.admission.registration.webhook_configurations import Address, Webhooks
 from gpuslice.admission.webhook.cluster_view import StaticCluster
 from gpuslice.admission.webhook.server import Options, Webhook
-from gpuslice.http.serving_certificate import Identity
+from gpuslice.http.serving_certificate import ServingCertificate
 from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
 from gpuslice.pki.trust import MUTATING, VALIDATING
 
@@ -82,7 +82,7 @@ def owner(namespace: str) -> Owner:
 class Replica:
     """One webhook, as it runs in a pod."""
 
-    identity: Identity = field(default_factory=Identity)
+    identity: ServingCertificate = field(default_factory=ServingCertificate)
     port: int = 0
     certificates: list[bytes] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.node.attach.hang_ups import HangUps
+from gpuslice.system.hang_ups import HangUps
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from gpuslice.node.sessions.cells_search import CellsSearch, Wanted, find
 from gpuslice.node.sessions.page import UNIT
 from gpuslice.node.sessions.record import GpuRecord, SessionRecord
 from gpuslice.node.sessions.session import Process, Session, write_session
-from gpuslice.node.sessions.slot_table import Identity
+from gpuslice.system.processes import ProcessIdentity
 from tests.node.support import GPU, OTHER_GPU, AgentProcess
 from tests.waiting import eventually
 
@@ -192,7 +192,7 @@ def session_files(folder: Path) -> Iterator[Kept]:
     os.close(cells)
 
 
-DEAD = Identity(4242, 17)
+DEAD = ProcessIdentity(4242, 17)
 
 
 def fold_and_read(kept: Kept) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuslice.admission.webhook.cluster_view import Cluster, StaticCluster
 from gpuslice.admission.webhook.server import Options, Webhook
-from gpuslice.http.serving_certificate import Identity
+from gpuslice.http.serving_certificate import ServingCertificate
 from tests.node.support import clean_environment, read_line
 from tests.unit.admission.making import container, pod, review_of
 from tests.waiting import PATIENCE_SECONDS
@@ -309,7 +309,7 @@ class ServerThread(Served):
     authority: Authority
     options: Options
     cluster: Cluster = field(default_factory=StaticCluster)
-    identity: Identity = field(default_factory=Identity)
+    identity: ServingCertificate = field(default_factory=ServingCertificate)
 
     def __post_init__(self) -> None:
         super().__init__(self.authority)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.http.client_authority import ClientAuthority
-from gpuslice.http.serving_certificate import CertificateError, Identity
+from gpuslice.http.serving_certificate import CertificateError, ServingCertificate
 from tests.webhook.support import HAMI, JSON, NO_GPU, Authority, ServerThread, eventually
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_a_new_authority_counts_for_new_connections(server: ServerThread, api_se
     "text", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
 def test_an_authority_that_is_none_is_not_taken(authority: Authority, api_servers: Authority, text: str) -> None:
-    identity = Identity()
+    identity = ServingCertificate()
     with pytest.raises(CertificateError, match="authority cannot be used"):
         identity.set_client_authority(ClientAuthority(certificates=text))
     assert identity.client_authority is None

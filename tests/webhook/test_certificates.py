@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.http.serving_certificate import CertificateError, Identity, expiry
+from gpuslice.http.serving_certificate import CertificateError, ServingCertificate, expiry
 from tests.webhook.support import NO_GPU, Authority, Client, eventually
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_a_damaged_certificate_is_an_error_and_nothing_else(data: st.DataObject)
     position = data.draw(st.integers(0, len(_WHOLE) - 1))
     rest = _WHOLE[position + data.draw(st.integers(0, 400)) :]
     damaged = _WHOLE[:position] + data.draw(st.binary(max_size=8)) + rest
-    identity = Identity()
+    identity = ServingCertificate()
     try:
         identity.set_certificate(damaged, _KEY_PEM)
     except CertificateError:

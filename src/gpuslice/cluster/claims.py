@@ -29,10 +29,10 @@ from gpuslice.cluster import cgroups
 from gpuslice.cluster import network as networks
 from gpuslice.cluster.network import Network
 from gpuslice.model.errors import GpusliceError
-from gpuslice.node.sessions.slot_table import Identity
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
 from gpuslice.system import processes
+from gpuslice.system.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,13 +124,13 @@ def write_first_process(network: Network) -> None:
     (network.claim / _FIRST_PROCESS).write_text(f"{number} {status.start_time}\n")
 
 
-def first_process(network: Network) -> Identity | None:
+def first_process(network: Network) -> ProcessIdentity | None:
     """None if there is none, or if it was killed before it could say who it is: then it has made nothing."""
     try:
         number, start_time = (network.claim / _FIRST_PROCESS).read_text().split()
     except (FileNotFoundError, ValueError):
         return None
-    return Identity(int(number), int(start_time))
+    return ProcessIdentity(int(number), int(start_time))
 
 
 @contextlib.contextmanager

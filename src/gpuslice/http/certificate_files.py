@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
 
 _LOOK_SECONDS: Final = 1.0
 
@@ -80,7 +80,7 @@ class CertificateFiles(_Files):
 
     what = "certificate"
 
-    def __init__(self, certificate: Path, key: Path, identity: Identity) -> None:
+    def __init__(self, certificate: Path, key: Path, identity: ServingCertificate) -> None:
         super().__init__(certificate, key)
         self._identity = identity
 
@@ -101,7 +101,7 @@ class ClientAuthorityFile(_Files):
 
     what = "client authority"
 
-    def __init__(self, path: Path, names: Iterable[str], identity: Identity) -> None:
+    def __init__(self, path: Path, names: Iterable[str], identity: ServingCertificate) -> None:
         super().__init__(path)
         self._path = path
         self._names: Final = frozenset(names)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from gpuslice.http.client_authority import ClientAuthority
 
-__all__ = ["CertificateError", "Identity", "expiry"]
+__all__ = ["CertificateError", "ServingCertificate", "expiry"]
 
 _FIRST_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s(.+?)-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE: Final = 0x30
 _UTC_TIME: Final = 0x17
 
 
-class Identity:
+class ServingCertificate:
     """The newest certificate. A pair that does not work never replaces one that does."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ address that sends costly requests on a thousand connections delays another's by
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from gpuslice.http.connection import Connection
+
+#: The address that the request came from which a task answers.
+caller: Final[ContextVar[str]] = ContextVar("caller", default="")
 
 #: What an address may use at once, in seconds of the loop's time: some dozens of handshakes, hundreds of reviews.
 _BURST: Final = 0.02

@@ -75,3 +75,8 @@ MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
 def mig_resource(profile: str) -> str:
     """The extended resource that stands for a MIG profile. A `+` cannot stand in a resource's name."""
     return MIG_RESOURCE_PREFIX + profile.replace("+", ".")
+
+
+def pool_name(node: str) -> str:
+    """The node's pool. Not the node's name alone: the scheduler of 1.36 mixes up counters of equally named pools."""
+    return f"{node}/gpuslice"

@@ -18,16 +18,16 @@ import structlog
 
 from gpuslice.node.admin.messages import AgentView, InventoryGpu
 from gpuslice.node.admin.server import Admin, AdminServer
+from gpuslice.node.attach.mappings import Mappings
 from gpuslice.node.attach.read_only_view import ReadOnlyView
 from gpuslice.node.attach.server import AttachServer
 from gpuslice.node.audit import Audit
 from gpuslice.node.errors import AgentError
 from gpuslice.node.lifetimes import Lifetimes
+from gpuslice.node.sessions.attribution import Attribution, Surroundings
 from gpuslice.node.sessions.registry import Registry
 from gpuslice.node.sessions.session import HEARTBEAT_SECONDS
-from gpuslice.node.usage.attribution import Attribution, Surroundings
 from gpuslice.node.usage.crosscheck import INTERVAL_SECONDS, CrossCheck
-from gpuslice.system.mappings import Mappings
 from gpuslice.system.threads import InspectionThread
 
 if TYPE_CHECKING:

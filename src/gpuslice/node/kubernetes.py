@@ -16,6 +16,7 @@ from gpuslice.kube import api
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.events import Recorder
 from gpuslice.model import devices
+from gpuslice.model.devices import pool_name
 from gpuslice.model.policies import Backend
 from gpuslice.node.claims import cdi
 from gpuslice.node.claims.api_claims import ApiClaims
@@ -27,11 +28,11 @@ from gpuslice.node.claims.preparing import Preparing
 from gpuslice.node.claims.resource_claims import ClaimUnreadableError
 from gpuslice.node.dra import plugin
 from gpuslice.node.dra.device_health import DraHealth
+from gpuslice.node.dra.fleet_publication import FleetPublication
 from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.dra.registration import Registration
-from gpuslice.node.dra.resource_slices import pool_name
 from gpuslice.node.errors import AgentError
-from gpuslice.node.gpus.fleet import Fleet, FleetPublication
+from gpuslice.node.gpus.fleet import Fleet
 from gpuslice.node.gpus.health import Health
 from gpuslice.node.gpus.partitions import Partitions
 from gpuslice.node.gpus.policies import GpuPolicies
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
     from gpuslice.node.audit import Audit
     from gpuslice.node.claims.checkpoint import PreparedClaim
-    from gpuslice.node.dra.resource_slices import GpuState, SliceContent
+    from gpuslice.node.dra.resource_slices import SliceContent
+    from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.state_folder import StateFolder
 

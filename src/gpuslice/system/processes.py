@@ -12,9 +12,7 @@ import select
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from gpuslice.node.sessions.slot_table import Identity
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import signal
@@ -27,6 +25,13 @@ _MAX_ENVIRONMENT: Final = 1 << 17
 _MAX_MAPS: Final = 8 << 20
 _CHUNK: Final = 1 << 16
 _MAX_ANCESTORS: Final = 64
+
+
+class ProcessIdentity(NamedTuple):
+    """A process: its number, and when it started (in clock ticks since boot), because numbers are used again."""
+
+    pid: int
+    start_time: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,13 @@ def status(pid: int) -> Status | None:
     return Status(int(fields[1]), int(fields[19]), layout if int(layout[0]) > 1 else ())
 
 
-def identify(pid: int, pidfd: int) -> Identity | None:
+def identify(pid: int, pidfd: int) -> ProcessIdentity | None:
     """Who holds that pidfd. None if it has ended: then the number may already be somebody else's."""
     found = status(pid)
-    return Identity(pid, found.start_time) if found is not None and not has_ended(pidfd) else None
+    return ProcessIdentity(pid, found.start_time) if found is not None and not has_ended(pidfd) else None
 
 
-def open_pidfd(process: Identity) -> int | None:
+def open_pidfd(process: ProcessIdentity) -> int | None:
     """The process's pidfd, or None if it is gone and the number perhaps somebody else's."""
     try:
         pidfd = os.pidfd_open(process.pid)
@@ -117,15 +122,15 @@ def name(pid: int) -> str:
         return "?"
 
 
-def ancestors(pid: int) -> list[Identity]:
+def ancestors(pid: int) -> list[ProcessIdentity]:
     """The parent, its parent, and so on. One that is younger than its child is a number that was used again."""
-    found: list[Identity] = []
+    found: list[ProcessIdentity] = []
     child = status(pid)
     while child is not None and child.parent > 1 and len(found) < _MAX_ANCESTORS:
         parent = status(child.parent)
         if parent is None or parent.start_time > child.start_time:
             break
-        found.append(Identity(child.parent, parent.start_time))
+        found.append(ProcessIdentity(child.parent, parent.start_time))
         child = parent
     return found
 

@@ -8,14 +8,14 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.node.attach.hang_ups import refuse_descriptors
-from gpuslice.node.errors import AgentError
+from gpuslice.model.errors import GpusliceError
 from gpuslice.system import processes
+from gpuslice.system.hang_ups import refuse_descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuslice.node.sessions.slot_table import Identity
+    from gpuslice.system.processes import ProcessIdentity
 
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("=iII")
@@ -35,9 +35,7 @@ class Peer:
 def listen(path: Path) -> socket.socket:
     """A socket at that path that everybody may connect to. What a dead agent left there is replaced in one step."""
     if len(os.fsencode(path)) > _LONGEST_PATH - len(".new"):
-        raise AgentError(
-            "state_folder", f"{path} is too long for a socket's path", remedy="give a shorter folder with --state"
-        )
+        raise GpusliceError(f"{path} is too long for a socket's path: give a shorter folder with --state")
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -65,7 +63,7 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(*_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
 
 
-def identify_peer(connection: socket.socket, peer: Peer, connected_ticks: int) -> tuple[Identity, int] | None:
+def identify_peer(connection: socket.socket, peer: Peer, connected_ticks: int) -> tuple[ProcessIdentity, int] | None:
     """The peer and its pidfd, or None if it has ended."""
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from gpuslice.admission.webhook.large_reviews import LargeReviews, caller
+from gpuslice.admission.webhook.large_reviews import LargeReviews
+from gpuslice.http.turns import caller
 from tests.waiting import PATIENCE_SECONDS
 
 

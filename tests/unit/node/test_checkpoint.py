@@ -21,7 +21,7 @@ from gpuslice.node.claims.checkpoint import (
     PreparedSession,
 )
 from gpuslice.node.errors import AgentError
-from gpuslice.node.sessions.record import write_durably
+from gpuslice.system.files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from gpuslice.model.mig import MigPlacement
-from gpuslice.node.dra.resource_slices import GpuState
+from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.hardware import GpuInstance
 from gpuslice.node.gpus.health import Illness
 from gpuslice.node.usage.gpu_metrics import GpuCollector

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpuslice.kube.resources import Metadata
 from gpuslice.node.dra.publishing import Plan, StoredSlice, plan
-from gpuslice.node.dra.resource_slices import GpuState, SliceContent, build
+from gpuslice.node.dra.resource_slices import SliceContent, build
+from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.health import Illness
 from gpuslice.node.gpus.policies import GpuPolicies
 from tests.unit.node.making import gpu

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.webhook.validation import Verdict
     from gpuslice.http.connection import Handler
     from gpuslice.http.requests import BadRequestError, Request
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
 
 _T = TypeVar("_T")
 
@@ -86,7 +86,7 @@ class Routes:
 class Health:
     """Whether the process lives, and whether it should be asked."""
 
-    def __init__(self, cluster: Cluster, identity: Identity) -> None:
+    def __init__(self, cluster: Cluster, identity: ServingCertificate) -> None:
         self._cluster = cluster
         self._identity = identity
         self.draining = False

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuslice.http.turns import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _T = TypeVar("_T")
-
-#: The address that the request came from which a task answers.
-caller: Final[ContextVar[str]] = ContextVar("caller", default="")
 
 
 class LargeReviews:

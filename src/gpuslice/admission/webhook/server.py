@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuslice.admission.webhook.cluster_view import Cluster
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
 
 #: For other descriptors than connections.
 _SPARE_DESCRIPTORS: Final = 192
@@ -53,7 +53,9 @@ class Options:
 class Webhook:
     """One server in this process. `stop` ends it in order."""
 
-    def __init__(self, options: Options, cluster: Cluster, identity: Identity, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, options: Options, cluster: Cluster, identity: ServingCertificate, metrics: Metrics | None = None
+    ) -> None:
         self._options = options
         self._identity = identity
         self._metrics = metrics or Metrics()

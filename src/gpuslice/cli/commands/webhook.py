@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.context import Context
     from gpuslice.admission.webhook.server import Options, Webhook
     from gpuslice.dialects.settings_file import SettingsFile
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
     from gpuslice.kube.api import Api
     from gpuslice.model.settings import Settings
     from gpuslice.pki.certificate_keeper import CertificateKeeper
@@ -175,7 +175,7 @@ class _Callers:
     authority: Path | None
     names: tuple[str, ...]
 
-    def load(self, identity: Identity) -> Coroutine[Any, Any, None] | None:
+    def load(self, identity: ServingCertificate) -> Coroutine[Any, Any, None] | None:
         """Puts the authority in force, if one is meant. What it returns follows its changes."""
         from gpuslice.http.certificate_files import ClientAuthorityFile
 
@@ -194,7 +194,7 @@ class _OwnCertificates:
     configuration: str
     namespace: str | None
 
-    def keeper(self, api: Api, identity: Identity) -> CertificateKeeper:
+    def keeper(self, api: Api, identity: ServingCertificate) -> CertificateKeeper:
         from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
         from gpuslice.pki.trust import MUTATING, VALIDATING
 
@@ -210,9 +210,9 @@ async def _serve_alone(options: Options, callers: _Callers, files: tuple[Path, P
     from gpuslice.admission.webhook.cluster_view import StaticCluster
     from gpuslice.admission.webhook.server import Webhook
     from gpuslice.http.certificate_files import CertificateFiles
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
 
-    identity = Identity()
+    identity = ServingCertificate()
     certificates = CertificateFiles(*files, identity)
     certificates.load()
     following = callers.load(identity)
@@ -235,11 +235,11 @@ async def _serve_cluster(
     from gpuslice.admission.cluster.state import ClusterState
     from gpuslice.admission.webhook.server import Webhook
     from gpuslice.http.certificate_files import CertificateFiles
-    from gpuslice.http.serving_certificate import Identity
+    from gpuslice.http.serving_certificate import ServingCertificate
     from gpuslice.kube import credentials
     from gpuslice.kube.api import Api
 
-    identity = Identity()
+    identity = ServingCertificate()
     async with AsyncExitStack() as beside:
         api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
         state = ClusterState(api, settings, excluded=_excluded_namespaces(api, kubeconfig))

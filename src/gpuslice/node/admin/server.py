@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gpuslice.node.sessions.record import GpuRecord
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Session
-    from gpuslice.node.sessions.slot_table import Identity
     from gpuslice.node.usage.crosscheck import CrossCheck
+    from gpuslice.system.processes import ProcessIdentity
     from gpuslice.system.sockets import Peer
     from gpuslice.system.threads import InspectionThread
 
@@ -278,7 +278,7 @@ def _names(text: str, uuid: str, index: str | None) -> bool:
     return text in (uuid, index) or (len(text) >= 8 and uuid.startswith(text))
 
 
-def _owner(pid: int, peer: Peer) -> tuple[Identity, int]:
+def _owner(pid: int, peer: Peer) -> tuple[ProcessIdentity, int]:
     """The process that the session is to end with, and its pidfd. It must be the caller's own."""
     try:
         pidfd = os.pidfd_open(pid)

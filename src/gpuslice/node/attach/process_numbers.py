@@ -13,7 +13,7 @@ from gpuslice.node.sessions import page
 
 if TYPE_CHECKING:
     from gpuslice.node.sessions.session import Session
-    from gpuslice.node.sessions.slot_table import Identity
+    from gpuslice.system.processes import ProcessIdentity
 
 _MOST_NEW: Final = 64  # that are looked up for one request
 _MOST_KEPT: Final = 16_384
@@ -30,7 +30,7 @@ class ProcessNumbers:
     """Keeps what it looked up: a process has its numbers for life."""
 
     def __init__(self) -> None:
-        self._known: dict[Identity, Numbers] = {}
+        self._known: dict[ProcessIdentity, Numbers] = {}
 
     def of(self, session: Session, asking: Numbers) -> list[page.ProcessNumbers]:
         """The session's processes as the asking process is to know them."""
@@ -46,7 +46,7 @@ class ProcessNumbers:
             found.append(page.ProcessNumbers(process.pid, numbers.all[-1] if visible else 0))
         return found
 
-    def _look_up(self, identity: Identity, pidfd: int) -> Numbers:
+    def _look_up(self, identity: ProcessIdentity, pidfd: int) -> Numbers:
         if len(self._known) >= _MOST_KEPT:
             self._known.clear()
         numbers = self._known[identity] = look_up(identity.pid, pidfd)

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import is_id
 from gpuslice.node.attach import process_numbers
-from gpuslice.node.attach.hang_ups import MAX_BACKLOG
 from gpuslice.node.errors import AttachRefusedError, BrokenSessionError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.registry import boottime
 from gpuslice.system import processes, sockets
+from gpuslice.system.hang_ups import MAX_BACKLOG
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import structlog
 
+    from gpuslice.node.attach.mappings import Mappings
     from gpuslice.node.attach.read_only_view import ReadOnlyView
     from gpuslice.node.audit import Audit
+    from gpuslice.node.sessions.attribution import Surroundings
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process, Session
-    from gpuslice.node.usage.attribution import Surroundings
-    from gpuslice.system.mappings import Mappings
     from gpuslice.system.sockets import Peer
 
 PATIENCE_SECONDS: Final = 5.0

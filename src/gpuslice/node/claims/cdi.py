@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuslice.model import devices
-from gpuslice.node.sessions.record import remove_unfinished, write_durably
+from gpuslice.system.files import remove_unfinished, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

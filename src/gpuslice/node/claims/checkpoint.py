@@ -17,7 +17,7 @@ import msgspec
 
 from gpuslice.node.claims.resource_claims import ClaimReference
 from gpuslice.node.errors import AgentError
-from gpuslice.node.sessions.record import synchronize, write_durably
+from gpuslice.system.files import synchronize, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

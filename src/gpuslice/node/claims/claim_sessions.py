@@ -16,7 +16,8 @@ import msgspec
 from gpuslice.model.sessions import MAX_NAME
 from gpuslice.node.claims import cdi
 from gpuslice.node.claims.resource_claims import ClaimReference
-from gpuslice.node.sessions.record import GpuRecord, SessionRecord, WorkloadRecord, remove_unfinished, write_durably
+from gpuslice.node.sessions.record import GpuRecord, SessionRecord, WorkloadRecord
+from gpuslice.system.files import remove_unfinished, write_durably
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuslice.model.devices import pool_name
 from gpuslice.node.claims.checkpoint import PartitionPlace
-from gpuslice.node.dra.resource_slices import pool_name
 from gpuslice.node.errors import AgentError
 from gpuslice.node.gpus import inventory, published_devices
 from gpuslice.node.gpus.nvml import NvmlUnavailableError

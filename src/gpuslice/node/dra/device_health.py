@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from gpuslice.node.dra.resource_slices import GpuState
+    from gpuslice.node.gpus.gpu_state import GpuState
 
 SERVICE: Final = "v1alpha1.DRAResourceHealth"
 #: As the kubelet asks for it at registration.

@@ -19,8 +19,8 @@ from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import NODES, RESOURCE_SLICES, Metadata, ObjectMetadata
 from gpuslice.kube.watching import Watch
-from gpuslice.model.devices import DRIVER
-from gpuslice.node.dra.resource_slices import SliceContent, pool_name, slice_name
+from gpuslice.model.devices import DRIVER, pool_name
+from gpuslice.node.dra.resource_slices import SliceContent, slice_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpuslice.node.gpus.hardware import Gpu, GpuInstance
-    from gpuslice.node.gpus.health import Illness
+    from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.gpus.published_devices import PartitionDevice
 
 #: Kubernetes' own limits for a slice of devices that have counters or taints, and for one of counters.
@@ -33,31 +32,12 @@ MAX_ATTRIBUTE: Final = 64
 JsonObject = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
-    """A GPU and all that decides about what is published of it."""
-
-    gpu: Gpu
-    #: Instances that somebody else made: what they take is not there to be had.
-    foreign: tuple[GpuInstance, ...] = ()
-    illness: Illness | None = None
-    #: False once switching the MIG mode failed: then only what the GPU's mode allows is published.
-    switchable: bool = True
-    #: Bytes of it that sessions hold; decides where the next share goes if the policy is to spread.
-    load: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class SliceContent:
     """A ResourceSlice without what changes with every publication: its name's end, and the spec's content."""
 
     suffix: str
     content: Mapping[str, Any]
-
-
-def pool_name(node: str) -> str:
-    """The node's pool. Not the node's name alone: the scheduler of 1.36 mixes up counters of equally named pools."""
-    return f"{node}/gpuslice"
 
 
 def slice_name(node: str, suffix: str) -> str:

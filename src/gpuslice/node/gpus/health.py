@@ -14,7 +14,7 @@ import msgspec
 import pynvml
 
 from gpuslice.node.gpus.nvml import NvmlUnavailableError
-from gpuslice.node.sessions.record import write_durably
+from gpuslice.system.files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

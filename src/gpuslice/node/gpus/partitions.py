@@ -19,8 +19,8 @@ import pynvml
 from gpuslice.node.errors import AgentError
 from gpuslice.node.gpus import mig
 from gpuslice.node.gpus.nvml import opened
-from gpuslice.node.sessions.record import synchronize, write_durably
 from gpuslice.system import processes
+from gpuslice.system.files import synchronize, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""What session.json holds, and how files are written so that nobody ever reads half of one."""
+"""What session.json holds."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,7 +9,8 @@ import msgspec
 from gpuslice.model.sessions import OnBreach, SessionState, is_id
 from gpuslice.node.errors import BrokenSessionError
 from gpuslice.node.sessions import page
-from gpuslice.node.sessions.slot_table import Identity  # noqa: TC001 - msgspec reads the annotations
+from gpuslice.system.files import write_durably
+from gpuslice.system.processes import ProcessIdentity  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ class SessionRecord(msgspec.Struct, kw_only=True):
     token: str
     owner_uid: int
     owner_gid: int
-    owner: Identity | None = None
+    owner: ProcessIdentity | None = None
     gpus: list[GpuRecord]
     state: SessionState = SessionState.ACTIVE
     created: float
@@ -88,38 +88,3 @@ def read_record(path: Path, session_id: str) -> SessionRecord:
 
 def write_record(folder: Path, record: SessionRecord) -> None:
     write_durably(folder / "session.json", msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-
-
-def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replaces the file in one step, once the content is on the disk."""
-    new = path.with_name(f".{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        new.rename(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    synchronize(path.parent)
-
-
-def remove_unfinished(folder: Path, names: str = "*") -> None:
-    """Removes what `write_durably` left when its process was killed. Nobody must be writing there."""
-    for path in folder.glob(f".{names}.new"):
-        path.unlink(missing_ok=True)
-
-
-def synchronize(folder: Path) -> None:
-    """Puts the folder's names on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuslice.model.sessions import SessionState, pronounceable
-from gpuslice.node.attach.hang_ups import HangUps
 from gpuslice.node.errors import AgentError, BrokenSessionError
 from gpuslice.node.sessions.cells import Cells
 from gpuslice.node.sessions.cells_search import CellsSearch, Wanted
-from gpuslice.node.sessions.record import SessionRecord, synchronize
 from gpuslice.node.sessions.released_totals import TotalsFile
 from gpuslice.node.sessions.session import Process, Session, write_session
 from gpuslice.system import processes
+from gpuslice.system.files import synchronize
+from gpuslice.system.hang_ups import HangUps
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.audit import Audit
-    from gpuslice.node.sessions.slot_table import Identity
+    from gpuslice.node.sessions.record import SessionRecord
     from gpuslice.node.sessions.state_folder import StateFolder
+    from gpuslice.system.processes import ProcessIdentity
 
 # No session's id contains a dot.
 _NEW: Final = ".new-"
@@ -294,7 +295,7 @@ class Registry:
 
     # ---- processes ----
 
-    def attach(self, session: Session, identity: Identity, pidfd: int) -> Process:
+    def attach(self, session: Session, identity: ProcessIdentity, pidfd: int) -> Process:
         """Gives the process a slot. The pidfd is the registry's from here on, unless this raises."""
         if (before := self.processes.get((identity.pid, session.id))) is not None:
             self.detach(before, "attached again")

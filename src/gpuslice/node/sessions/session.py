@@ -15,11 +15,13 @@ from gpuslice.node.sessions import page
 from gpuslice.node.sessions.cells import Cell, Cells, make_cells
 from gpuslice.node.sessions.control_page import ControlPage, write_control
 from gpuslice.node.sessions.record import SessionRecord, read_record, write_record
-from gpuslice.node.sessions.slot_table import NOBODY, AttachedFile, Identity, write_attached
+from gpuslice.node.sessions.slot_table import NOBODY, AttachedFile, write_attached
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
+
+    from gpuslice.system.processes import ProcessIdentity
 
 HEARTBEAT_SECONDS: Final = 0.25
 _STATES: Final = {
@@ -54,7 +56,7 @@ class Process:
 
     __slots__ = ("cells_inode", "connection", "identity", "pidfd", "seen", "session", "slot")
 
-    def __init__(self, session: Session, slot: int, identity: Identity, pidfd: int, cells_inode: int) -> None:
+    def __init__(self, session: Session, slot: int, identity: ProcessIdentity, pidfd: int, cells_inode: int) -> None:
         self.session = session
         #: Which cells it has mapped: the session's, unless they were lost in a restart.
         self.cells_inode = cells_inode
@@ -133,7 +135,7 @@ class Session:
 
     # ---- cells ----
 
-    def settle(self, found: Cells | None) -> list[tuple[Identity, int]]:
+    def settle(self, found: Cells | None) -> list[tuple[ProcessIdentity, int]]:
         """Goes on with the cells that an earlier agent's processes have, or with new ones where they are lost.
 
         Returns the processes that ended since, and what they held. A process that has other cells than the control page
@@ -159,7 +161,7 @@ class Session:
 
     # ---- slots ----
 
-    def give_slot(self, identity: Identity, pidfd: int) -> Process:
+    def give_slot(self, identity: ProcessIdentity, pidfd: int) -> Process:
         """The lowest free slot. It is the process's before it is told, so that a restart in between loses nothing."""
         slot = next((number for number in range(page.SLOTS) if number not in self.processes), None)
         if slot is None:
@@ -173,7 +175,7 @@ class Session:
         process = self.processes[slot] = Process(self, slot, identity, pidfd, self.cells.inode)
         return process
 
-    def adopt(self, slot: int, identity: Identity, pidfd: int) -> Process:
+    def adopt(self, slot: int, identity: ProcessIdentity, pidfd: int) -> Process:
         """A process that an earlier agent gave its slot."""
         process = self.processes[slot] = Process(self, slot, identity, pidfd, self.attached.cells_inode)
         return process
@@ -189,7 +191,7 @@ class Session:
         self.control.values.slots_high = max(self.processes, default=-1) + 1
         return recovered
 
-    def fold(self, slot: int, identity: Identity, process: Process | None = None) -> int:
+    def fold(self, slot: int, identity: ProcessIdentity, process: Process | None = None) -> int:
         """Moves what the cells of a slot say into the totals. See gpuslice.node.sessions.slot_table for the order."""
         recovered = 0
         if self.attached.folded != (slot, identity):

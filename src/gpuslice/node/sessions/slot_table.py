@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.node.errors import BrokenSessionError
 from gpuslice.node.sessions import page
+from gpuslice.system.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,14 +35,7 @@ _BYTES: Final = _ENTRIES + page.SLOTS * _ENTRY.size
 _MOST: Final = 2**63 - 1
 
 
-class Identity(NamedTuple):
-    """A process: its number, and when it started (in clock ticks since boot), because numbers are used again."""
-
-    pid: int
-    start_time: int
-
-
-NOBODY: Final = page.NO_SLOT, Identity(0, 0)
+NOBODY: Final = page.NO_SLOT, ProcessIdentity(0, 0)
 
 
 @dataclass(slots=True)
@@ -65,7 +59,7 @@ class AttachedFile:
     path: Path
     gpu_count: int
     totals: list[Totals] = field(init=False)
-    folded: tuple[int, Identity] = field(init=False)
+    folded: tuple[int, ProcessIdentity] = field(init=False)
     #: Which memory the cells are (gpuslice.node.sessions.cells); 0 if there was none yet.
     cells_inode: int = field(init=False)
 
@@ -84,25 +78,25 @@ class AttachedFile:
         magic, version, gpu_count, slot, pid, start_time, self.cells_inode = _HEADER.unpack_from(content)
         if (magic, version, gpu_count) != (_MAGIC, _VERSION, self.gpu_count):
             raise BrokenSessionError("attached is not of this version")
-        self.folded = slot, Identity(pid, start_time)
+        self.folded = slot, ProcessIdentity(pid, start_time)
         self.totals = [
             Totals(*_GPU.unpack_from(content, _HEADER.size + index * _GPU.size)) for index in range(gpu_count)
         ]
 
-    def entries(self) -> dict[int, Identity]:
+    def entries(self) -> dict[int, ProcessIdentity]:
         """The slots that are taken."""
         content = os.pread(self._descriptor, _BYTES - _ENTRIES, _ENTRIES)
         return {
-            slot: Identity(pid, start_time)
+            slot: ProcessIdentity(pid, start_time)
             for slot, (start_time, pid, _) in enumerate(_ENTRY.iter_unpack(content))
             if pid
         }
 
-    def write_entry(self, slot: int, process: Identity | None) -> None:
+    def write_entry(self, slot: int, process: ProcessIdentity | None) -> None:
         entry = _ENTRY.pack(process.start_time, process.pid, 0) if process else bytes(_ENTRY.size)
         os.pwrite(self._descriptor, entry, _ENTRIES + slot * _ENTRY.size)
 
-    def write_totals(self, folded: tuple[int, Identity] | None = None) -> None:
+    def write_totals(self, folded: tuple[int, ProcessIdentity] | None = None) -> None:
         """The totals in memory, and whose cells they contain from now on."""
         self.folded = folded or self.folded
         slot, process = self.folded

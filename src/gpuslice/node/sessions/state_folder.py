@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.node.errors import AgentError
-from gpuslice.node.sessions.record import write_durably
+from gpuslice.system.files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

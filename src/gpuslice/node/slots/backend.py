@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.claims.checkpoint import PreparedClaim
-    from gpuslice.node.dra.resource_slices import GpuState
+    from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.gpus.hardware import Gpu
     from gpuslice.node.slots.allocations import SlotAllocations
 

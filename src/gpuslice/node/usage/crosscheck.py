@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import structlog
 
     from gpuslice.node.audit import Audit
+    from gpuslice.node.sessions.attribution import Attribution
     from gpuslice.node.sessions.cells import Mark
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process, Session
-    from gpuslice.node.sessions.slot_table import Identity
-    from gpuslice.node.usage.attribution import Attribution
+    from gpuslice.system.processes import ProcessIdentity
     from gpuslice.system.threads import InspectionThread
 
     _Place = tuple[tuple[int, str], int]  # a process in a session, and a GPU of that session
@@ -52,7 +52,7 @@ class _Breach:
 
     session: Session
     gpu: int
-    identity: Identity
+    identity: ProcessIdentity
     size: int
     reason: str
     kill: bool
@@ -86,7 +86,7 @@ class CrossCheck:
         self._above: dict[tuple[str, int], int] = {}  # session and GPU: looks in a row above the limit
         self._sums: dict[tuple[str, int], int] = {}
         #: What each process held when its session was last within its limit: who grew since is known by it.
-        self._within: dict[tuple[str, int], dict[Identity, int]] = {}
+        self._within: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
         self._reported: set[tuple[int, int, str]] = set()  # process, its start time, GPU
         self.machine: list[GpuInfo] = []
         self.error = "NVML was not asked yet"
@@ -178,7 +178,7 @@ class CrossCheck:
     def _compare(self, usages: list[Usage], began: float) -> list[_Breach]:
         """What does not fit. Only processes that were there before the look began are those that NVML named."""
         breaches: list[_Breach] = []
-        holders: dict[tuple[str, int], dict[Identity, int]] = {}
+        holders: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
         for usage in usages:
             process = self._attached(usage, began)
             if process is not None:
@@ -245,7 +245,7 @@ class CrossCheck:
 
     # ---- breaches ----
 
-    def _compare_with_limit(self, place: tuple[str, int], held: dict[Identity, int]) -> _Breach | None:
+    def _compare_with_limit(self, place: tuple[str, int], held: dict[ProcessIdentity, int]) -> _Breach | None:
         session = self._registry.sessions.get(place[0])
         if session is None:
             self._above.pop(place, None)
@@ -287,13 +287,13 @@ class CrossCheck:
         if breach.kill and session.record.on_breach is OnBreach.KILL:
             self._kill(session, identity, breach.reason)
 
-    async def _command(self, session: Session, identity: Identity) -> str:
+    async def _command(self, session: Session, identity: ProcessIdentity) -> str:
         try:
             return await self._thread.run(partial(processes.command, identity.pid), tenant=session.id, seconds=0.5)
         except InspectionTimeoutError:
             return processes.name(identity.pid)
 
-    def _kill(self, session: Session, identity: Identity, reason: str) -> None:
+    def _kill(self, session: Session, identity: ProcessIdentity, reason: str) -> None:
         """Ends the process that was proven to be the session's, and no other that has its number since."""
         pidfd = processes.open_pidfd(identity)
         if pidfd is None:

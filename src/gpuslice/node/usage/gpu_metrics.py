@@ -12,7 +12,7 @@ from gpuslice.model.gpus import short_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpuslice.node.dra.resource_slices import GpuState
+    from gpuslice.node.gpus.gpu_state import GpuState
 
 
 class GpuCollector(Collector):

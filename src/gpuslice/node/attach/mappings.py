@@ -17,7 +17,7 @@ from gpuslice.system.threads import InspectionTimeoutError
 if TYPE_CHECKING:
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process
-    from gpuslice.node.sessions.slot_table import Identity
+    from gpuslice.system.processes import ProcessIdentity
     from gpuslice.system.threads import InspectionThread
 
     _Key = tuple[int, str]  # a process in a session
@@ -36,7 +36,7 @@ class Mappings:
         self._to_ask: list[_Key] = []
         self._to_look_at: dict[_Key, None] = {}
         #: The program that had the pages when its mappings were last looked at.
-        self._programs: dict[_Key, tuple[Identity, _Layout]] = {}
+        self._programs: dict[_Key, tuple[ProcessIdentity, _Layout]] = {}
 
     def connection_ended(self, process: Process) -> None:
         """Its mappings are looked at soon."""

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.node.sessions.slot_table import Identity
 from gpuslice.system import processes
 from gpuslice.system.pod_cgroups import KubeletRoot, PodPlace
+from gpuslice.system.processes import ProcessIdentity
 from gpuslice.system.threads import InspectionTimeoutError
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Container:
 class Evidence:
     """What the kernel says of a process. None of it can be chosen by the process alone."""
 
-    identity: Identity
-    ancestors: tuple[Identity, ...] = ()  # the nearest first
+    identity: ProcessIdentity
+    ancestors: tuple[ProcessIdentity, ...] = ()  # the nearest first
     uid: int | None = None
     pod: PodPlace | None = None
     container: Container | None = None
@@ -97,7 +97,7 @@ class Surroundings:
         at_home = mounts in self._homes
         in_container = cgroups is not None and mounts is not None and not at_home and not _is_root(cgroups)
         return Evidence(
-            Identity(pid, before.start_time),
+            ProcessIdentity(pid, before.start_time),
             tuple(ancestors),
             uid,
             None if cgroups is None else self.root.place(cgroups),
@@ -124,7 +124,9 @@ class Attribution:
         self._thread = thread
         self._surroundings = surroundings
         self._known: OrderedDict[int, _Known] = OrderedDict()  # those looked at longest ago first
-        self._containers: dict[str, tuple[Identity, PodPlace | Container | None]] = {}  # of one process per session
+        self._containers: dict[
+            str, tuple[ProcessIdentity, PodPlace | Container | None]
+        ] = {}  # of one process per session
 
     # ---- looking ----
 
@@ -153,7 +155,7 @@ class Attribution:
         new = [pid for pid in wanted if pid not in self._known]
         return [*new, *(pid for pid, known in self._known.items() if known.looked <= oldest)][:_MOST_PROCESSES]
 
-    def _sessions_without_container(self) -> dict[str, Identity]:
+    def _sessions_without_container(self) -> dict[str, ProcessIdentity]:
         found = {}
         for session in self._registry.sessions.values():
             known = self._containers.get(session.id)
@@ -164,7 +166,7 @@ class Attribution:
                 break
         return found
 
-    def _look(self, wanted: Sequence[int | Identity]) -> dict[int, Evidence | None]:
+    def _look(self, wanted: Sequence[int | ProcessIdentity]) -> dict[int, Evidence | None]:
         """In the thread. What is not in the answer was not looked at: the time was over."""
         end = time.monotonic() + _BUDGET_SECONDS
         seen: dict[int, Evidence | None] = {}
@@ -212,7 +214,7 @@ class Attribution:
 
     # ---- proving ----
 
-    def member(self, pid: int, gpu_uuid: str, *, before: float) -> tuple[Session, Identity] | None:
+    def member(self, pid: int, gpu_uuid: str, *, before: float) -> tuple[Session, ProcessIdentity] | None:
         """The session that a process is proven to belong to, and which process that is.
 
         `before` is in ticks since boot: a process that was started later is not the one that was seen on the GPU.
@@ -292,7 +294,7 @@ def _with_share(sessions: Sequence[Session], gpu_uuid: str) -> Session | None:
     return next(iter([*having, *sessions]), None)
 
 
-def _variable(identity: Identity) -> str:
+def _variable(identity: ProcessIdentity) -> str:
     named = processes.environment_variable(identity.pid, _VARIABLE) or ""
     status = processes.status(identity.pid)
     return named if status is not None and status.start_time == identity.start_time else ""
