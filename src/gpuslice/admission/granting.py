@@ -64,7 +64,7 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
     _check(reading, given, rule)
     warnings: list[str] = []
     sizes = _sizes(reading, given, rule, context, backend, warnings)
-    if given.memory == 1 and given.cores and not given.whole:
+    if isinstance(given.memory, Fraction) and given.memory == 1 and given.cores and not given.whole:
         warnings.append(
             f"{reading.signs[0]}: the slice has a part of the GPU's compute and all of its memory: nobody can share it"
         )

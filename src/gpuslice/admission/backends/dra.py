@@ -125,9 +125,14 @@ class _Claims:
         return names
 
 
-@lru_cache(maxsize=4096)
 def template_for(given: Slice, sizes: tuple[int, ...] | None) -> Template:
     """The same slice has the same template, today and in every replica of the webhook."""
+    return _template_for(given, sizes, isinstance(given.memory, int))
+
+
+@lru_cache(maxsize=4096)
+def _template_for(given: Slice, sizes: tuple[int, ...] | None, _in_bytes: bool) -> Template:  # noqa: FBT001 - a key
+    """Remembered by how the memory is told as well: one byte and all of it are equal numbers."""
     claim = {"devices": _devices(given, sizes)}
     canonical = json.dumps(claim, sort_keys=True, separators=(",", ":")).encode()
     name = claim_amounts.template_name(given, sizes, hashlib.sha256(canonical).hexdigest()[:16])
