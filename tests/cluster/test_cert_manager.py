@@ -153,7 +153,7 @@ class Installation:
     def start(self) -> None:
         """With the rights, and by the files, that are printed."""
         (container,) = self.pod["containers"]
-        (mount,) = container["volumeMounts"]
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
         flags = dict(each[2:].split("=", 1) for each in container["args"] if each.startswith("--"))
         files = {name: flags[name].replace(mount["mountPath"], str(self._folder)) for name in ("certificate", "key")}
         self._folder.mkdir()
@@ -163,7 +163,7 @@ class Installation:
 
     def mount(self) -> None:
         """As the kubelet does it: all files of a Secret change at once, with one link."""
-        (volume,) = self.pod["volumes"]
+        (volume,) = (each for each in self.pod["volumes"] if each["name"] == "tls")
         current = self._folder / "..data"
         old = current.resolve() if current.exists() else None
         made = Path(tempfile.mkdtemp(prefix="..", dir=self._folder))
