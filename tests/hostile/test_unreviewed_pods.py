@@ -377,6 +377,15 @@ async def test_what_is_changed_by_hand_is_undone(installed: Installed, api: Api)
             )
 
         await until(is_undone, f"{name} is undone")
+
+    edit = [{"op": "replace", "path": f"/webhooks/{number}/failurePolicy", "value": "Ignore"} for number in range(2)]
+    await api.call("PATCH", VALIDATING.path(name="gpuslice"), body=edit, content=JSON_PATCH)
+
+    async def is_checked() -> bool:
+        found = await _configuration(api, VALIDATING)
+        return found is not None and {webhook["failurePolicy"] for webhook in found["webhooks"]} == {"Fail"}
+
+    await until(is_checked, "policies and malformed requests are checked")
     await until(lambda: installed.get("/readyz") == "ok\n")
 
 
@@ -413,6 +422,21 @@ async def test_a_condition_that_is_too_much_for_the_api_server_refuses_where_the
                 assert "cost limit exceeded" in await _created(api, "free", crowded)
         finally:
             await api.delete(MUTATING, f"costly-{failure_policy.lower()}")
+
+
+async def test_a_limit_under_a_definition_that_was_made_anew_is_held_as_any_other(
+    installed: Installed, api: Api
+) -> None:
+    await _apply(api, {"namespaces": ["team"]})
+    await _until_reviewed(api)
+    await asyncio.to_thread(installed.cluster.kubectl, "delete", "crd", "slicepolicies.gpuslice.io")
+    await asyncio.to_thread(installed.install)
+
+    said = await _apply(api, {"namespaces": ["team"]})
+    assert said["status"] == "True"
+    await _until_reviewed(api)
+    installed.kill_webhook()
+    assert NO_ANSWER in await _created(api, "team", TOO_MUCH)
 
 
 async def test_a_stopped_controller_leaves_the_limits_as_they_are(installed: Installed, api: Api) -> None:
