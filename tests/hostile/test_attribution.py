@@ -23,7 +23,7 @@ from tests.node.conftest import (
     tenant,
 )
 from tests.node.kubelet import Share
-from tests.node.support import start_tenant
+from tests.node.support import read_line, start_tenant
 from tests.node.test_breach import User, gpu_agent, machine, user
 from tests.waiting import eventually
 
@@ -46,6 +46,25 @@ pytestmark = pytest.mark.usefixtures("as_root")
 MIB = 1 << 20
 NOBODY = "65534"
 PROGRAM = str(Path(__file__).parents[1] / "node" / "gpu_user.py")
+#: Has a child of root's on the GPU, and becomes another user, who makes a session that ends what breaches it.
+OWNER = """
+import os, subprocess, sys
+from pathlib import Path
+from gpuslice.node.client import AgentClient
+state, program, user = sys.argv[1:]
+os.environ["GPUSLICE_IPC_TOKEN"] = Path(state, "token").read_text().strip()
+child = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+assert child.stdout.readline() == "ready\\n"
+os.setgid(int(user))
+os.setuid(int(user))
+session = AgentClient.discover(Path(state), os.environ).create(
+    "1GiB", gpus=["0"], on_breach="kill", owner_pid=os.getpid()
+)
+print(session.id, child.pid, flush=True)
+sys.stdin.read()
+child.stdin.close()
+child.wait()
+"""
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
 
@@ -157,6 +176,23 @@ def test_a_stolen_token_is_worth_nothing_in_another_pod(node: KubernetesNode) ->
         own = start_tenant(session, wrapper=inside)
         own.close()
         assert own.status == page.ATTACH_OK
+
+
+def test_a_user_s_session_ends_no_process_of_another_user(gpu_agent: AgentProcess, machine: SimulatedMachine) -> None:
+    """As with sudo in a shell: the shell is the user's, owns a session, and its child is root's."""
+    gpu_agent.client()
+    command = [sys.executable, "-c", OWNER, str(gpu_agent.state), PROGRAM, NOBODY]
+    owner = machine.start(command, **python_path())
+    try:
+        session_id, child = read_line(owner).split()
+        eventually(lambda: gpu_agent.client().show(session_id).breaches == 1)
+        shown = gpu_agent.client().show(session_id)
+        assert (shown.owner.uid, shown.on_breach) == (int(NOBODY), "kill")
+        looked_for_a_while(gpu_agent)
+        assert gpu_agent.audit("kill") == []
+        assert Path(f"/proc/{child}/status").exists()
+    finally:
+        owner.communicate()
 
 
 def test_the_process_that_grew_is_ended_and_not_the_largest(gpu_agent: AgentProcess, user: StartUser) -> None:

@@ -77,6 +77,16 @@ class _Known:
     proven: str = ""  # the session: what was proven once stays so, whatever becomes of its parents
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process that is proven to belong to a session."""
+
+    session: Session
+    identity: ProcessIdentity
+    #: A user can end other users' processes neither by hand nor by a session, though they may be children of his.
+    may_end: bool
+
+
 class Surroundings:
     """What is the same for all processes: where the agent itself is."""
 
@@ -214,7 +224,7 @@ class Attribution:
 
     # ---- proving ----
 
-    def member(self, pid: int, gpu_uuid: str, *, before: float) -> tuple[Session, ProcessIdentity] | None:
+    def member(self, pid: int, gpu_uuid: str, *, before: float) -> Member | None:
         """The session that a process is proven to belong to, and which process that is.
 
         `before` is in ticks since boot: a process that was started later is not the one that was seen on the GPU.
@@ -230,7 +240,8 @@ class Attribution:
         if session is None:
             return None
         known.proven = session.id
-        return session, known.evidence.identity
+        may_end = not _is_run(session) or session.record.owner_uid in (0, known.evidence.uid)
+        return Member(session, known.evidence.identity, may_end)
 
     def _by_kernel(self, evidence: Evidence, gpu_uuid: str) -> Session | None:
         return (

@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -179,17 +179,20 @@ class CrossCheck:
         """What does not fit. Only processes that were there before the look began are those that NVML named."""
         breaches: list[_Breach] = []
         holders: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
+        untouchable: set[ProcessIdentity] = set()
         for usage in usages:
             process = self._attached(usage, began)
             if process is not None:
-                session, identity = process.session, process.identity
+                session, identity, may_end = process.session, process.identity, True
             elif (member := self._attribution.member(usage.pid, usage.uuid, before=began)) is not None:
-                session, identity = member
+                session, identity, may_end = member.session, member.identity, member.may_end
             else:
                 continue
+            if not may_end:
+                untouchable.add(identity)
             gpu = _index_of(session, usage.uuid)
             if process is None:
-                breaches.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot", kill=True))
+                breaches.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot", kill=may_end))
             elif gpu is None:
                 breaches.append(_Breach(session, 0, identity, usage.size, "gpu_not_in_session", kill=False))
             if gpu is None:
@@ -200,7 +203,7 @@ class CrossCheck:
         self._sums = {place: sum(held.values()) for place, held in holders.items()}
         for place in holders.keys() | self._above.keys() | self._within.keys():
             if (breach := self._compare_with_limit(place, holders.get(place, {}))) is not None:
-                breaches.append(breach)
+                breaches.append(replace(breach, kill=breach.identity not in untouchable))
         return breaches
 
     def _attached(self, usage: Usage, began: float) -> Process | None:
