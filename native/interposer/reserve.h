@@ -4,8 +4,8 @@
  * attempts one sees the other. Spare is in the sum, so taking it changes no sum, and needs a look at no other cell: that
  * is the usual way, one exchange of the own word. No false denial from a race: two attempts that fit alone but not
  * together both withdraw and try again, not in step; and because a sum may contain what another attempt is about to take
- * back, a request is denied only when many looks, apart in time, found no room, not even with everybody's spare. A
- * request that does not fit takes nothing from anybody, so one that is refused again and again is in nobody's way.
+ * back, a request is denied only when many looks, apart in time, found no room, not even with the spare of all cells. A
+ * request that does not fit takes no spare, so a process that is refused again and again disturbs no other.
  * Nothing blocks on another process: one that dies in the middle leaves units in its own cell, which the agent clears.
  *
  * When there is less room than before (page.h: epoch), a process uses no spare until it has grown once within what is
@@ -43,7 +43,7 @@ struct page { /* a session as one process sees it */
 
 struct page_sum { /* in bytes */
     uint64_t charged; /* by all processes of the session, attempts and spare included, and their overhead */
-    uint64_t spare;   /* how much of it nobody uses */
+    uint64_t spare;   /* how much of it is not in use */
 };
 
 static inline struct gpuslice_cell *page_row(const struct page *page, uint32_t gpu) {
@@ -205,7 +205,7 @@ static inline bool reserve_growing(const struct page *page, uint32_t gpu, uint32
         atomic_fetch_sub(&own->charged, units);
         GPUSLICE_STEP("withdrawn");
         for (uint32_t wait = (page->slot % 8 + 8 * lane + 1) * (attempt % 16 + 1); wait > 0; wait--) {
-            reserve_pause(attempt); /* not everybody at once again */
+            reserve_pause(attempt); /* not all at once again */
         }
     }
     return false;

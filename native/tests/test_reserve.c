@@ -92,7 +92,7 @@ struct scenario {
     uint32_t processes;
     uint64_t limit;
     struct request requests[MOST_ACTORS];
-    int most_refusals;           /* of all together, when nobody is killed */
+    int most_refusals;           /* of all together, when none is killed */
     uint64_t spare[MOST_ACTORS]; /* what each has kept from before */
     uint64_t lowered;            /* the limit that the agent sets meanwhile; zero: it does not */
 };
@@ -102,7 +102,7 @@ static struct coroutine coroutines[MOST_ACTORS];
 static ucontext_t scheduler;
 static int running = -1;
 static int overbooked;
-static bool lowering_is_known; /* to whoever looks from now on */
+static bool lowering_is_known; /* to every process that looks from now on */
 
 static void step(void) {
     if (running >= 0) {
@@ -186,7 +186,7 @@ static void resume(uint32_t index) {
     running = -1;
 }
 
-static bool anybody_ready(void) {
+static bool any_ready(void) {
     for (uint32_t i = 0; i < actors(); i++) {
         if (coroutines[i].state == READY) {
             return true;
@@ -230,7 +230,7 @@ static void run_schedule(const struct search *search, struct schedule *schedule)
     uint32_t turn = 0, killed = 0, steps = actors() * search->longest;
     begin();
     schedule->made = 0;
-    while (schedule->made < search->depth && anybody_ready()) {
+    while (schedule->made < search->depth && any_ready()) {
         uint8_t *at = &schedule->choices[schedule->made];
         while (*at < steps + playing->processes && !possible(search, *at, killed)) {
             ++*at;
@@ -250,7 +250,7 @@ static void run_schedule(const struct search *search, struct schedule *schedule)
             resume(who);
         }
     }
-    while (anybody_ready()) {
+    while (any_ready()) {
         uint32_t who = turn % actors();
         if (coroutines[who].state == READY) {
             resume(who);
@@ -382,7 +382,7 @@ static void kill_at(const char *name, uint64_t held, bool contended) {
     }
     kill_child(pid);
     CHECK(booked(1) == held);
-    /* Until the agent has cleared it, its units are in nobody's way but those that they would have taken. */
+    /* Until the agent has cleared it, its units disturb only the processes that would have taken them. */
     uint64_t mine = contended ? 50 : 0;
     CHECK(!take_units(&own, 100 - mine - held + 1));
     CHECK(booked(0) == mine);

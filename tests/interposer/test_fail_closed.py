@@ -61,7 +61,7 @@ def test_a_session_that_cannot_be_had(changed: dict[str, str], reason: str, node
     denies_everything(node, node.tenant(node.session(), extra=changed), reason)
 
 
-def test_a_program_whose_stderr_nobody_reads_does_not_stop(node: Node) -> None:
+def test_a_program_whose_stderr_is_not_read_does_not_stop(node: Node) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):

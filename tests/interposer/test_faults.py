@@ -1,4 +1,4 @@
-"""Death at any moment, of tenants and of the agent: nothing leaks, nothing is handed out twice, nobody is stuck."""
+"""Death at any moment, of tenants and of the agent: nothing leaks, nothing is handed out twice, no process is stuck."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_hundred_restarts_of_the_agent_under_load_lose_nothing(node: Node, bui
     holder = node.tenant(session)
     holder.fill("linear", 32 * MIB, times=1)
     driver = node.machine.machine.libraries / "libcuda.so.1"
-    # Each process that finds no agent says so: nobody reads that here.
+    # Each process that finds no agent says so; this test does not read it.
     process = node.start([build("storm.c", driver), "2", "1000"], session, errors=subprocess.DEVNULL)
     storm = Tenant(process, greets=False)
     answers: list[str] = []
@@ -156,7 +156,7 @@ def test_an_agent_that_was_away_while_a_tenant_died_clears_up_when_it_is_back(no
     eventually(lambda: survivor.take("linear", LIMIT) == 0, "what the dead one held")
 
 
-def test_allocations_and_denials_are_counted_exactly_though_nobody_asks_the_agent(node: Node) -> None:
+def test_allocations_and_denials_are_counted_exactly_without_a_question_to_the_agent(node: Node) -> None:
     session = node.session(LIMIT)
     tenant = node.tenant(session)
     tenant.fill("linear", 512, times=300)

@@ -61,7 +61,7 @@ LOWERED = ("KILLS=0", "LIMIT=4", "LOWERED=2")
 
 
 @pytest.mark.parametrize("defines", [LOWERED, ("KILLS=0", "LOWERED=2", "KEPT=3")], ids=" ".join)
-def test_a_lowered_limit_holds_for_whoever_asks_after_it(defines: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_lowered_limit_holds_for_every_request_after_it(defines: tuple[str, ...], tmp_path: Path) -> None:
     assert holds(search(tmp_path, *defines))
 
 

@@ -73,7 +73,7 @@ MUTATIONS = {
     "no withdrawal": ("        atomic_fetch_sub(&own->charged, units);\n", ""),
     "the own cell alone": ("for (uint32_t i = 0; i < cells; i++)", "for (uint32_t i = 0; i < cells && i < 1; i++)"),
     "spare that is not in the sum": ("units += gpuslice_units(charged);", "units += gpuslice_held_units(charged);"),
-    "spare that nobody else can have": ("i < cells && units <", "i < 1 && units <"),
+    "spare that no other process can have": ("i < cells && units <", "i < 1 && units <"),
     "spare taken without looking again": (
         "atomic_compare_exchange_strong(cell, &charged, reserve_bare(charged))",
         "(atomic_fetch_sub(cell, charged - reserve_bare(charged)), true)",

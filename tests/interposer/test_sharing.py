@@ -36,7 +36,7 @@ def test_all_processes_of_a_session_share_one_limit(node: Node) -> None:
 
 
 def test_what_some_freed_is_wholly_there_for_another(node: Node) -> None:
-    """Each keeps some of what it freed for itself: nobody sees that, and it is in nobody's way."""
+    """Each keeps some of what it freed for itself: it counts as free, and disturbs no other."""
     session = node.session(128 * MIB)
     tenants = [node.tenant(session) for _ in range(8)]
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_memory_info_nvml_and_the_agent_agree(make_node: MakeNode) -> None:
 
 
 def test_what_the_driver_takes_for_itself_is_the_agents_to_find_and_counts(make_node: MakeNode) -> None:
-    """A context takes memory that nobody asked for by name."""
+    """A context takes memory that no call asked for by name."""
     node = make_node("1xT4", context_bytes=10 * MIB)
     session = node.session(LIMIT)
     tenant = node.tenant(session)
@@ -217,7 +217,7 @@ def test_what_the_driver_takes_for_itself_is_the_agents_to_find_and_counts(make_
 # ---- processes that become others ----
 
 
-def test_a_forked_child_has_nothing_of_its_parents_and_crashes_nobody(node: Node) -> None:
+def test_a_forked_child_has_nothing_of_its_parents_and_crashes_no_process(node: Node) -> None:
     session = node.session(LIMIT)
     tenant = node.tenant(session)
     tenant.fill("linear", PIECE, times=1)

@@ -11,7 +11,7 @@ struct deferred_free {
     _Atomic(CUevent) event; /* NULL: the place is free */
     unsigned int questions; /* about the event, in flight */
     bool given_back;        /* by one thread, while others may still ask */
-    bool closing;           /* its context is being destroyed: nothing asks */
+    unsigned int closing;   /* calls in flight that may destroy its context: nothing asks */
     struct table_entry entry;
 };
 
@@ -43,7 +43,8 @@ static bool add(CUevent event, const struct table_entry *entry) {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < MOST_DEFERRED && !added; i++) {
         if (list[i].event == NULL) {
-            list[i].given_back = list[i].closing = false;
+            list[i].given_back = false;
+            list[i].closing = 0;
             list[i].entry = *entry;
             list[i].event = event;
             atomic_fetch_add(&count, 1);
@@ -78,7 +79,7 @@ void deferred_free_add(const struct table_entry *entry, CUstream stream, bool pe
 static CUevent begin_question(struct deferred_free *deferred) {
     CUevent event = NULL;
     pthread_mutex_lock(&lock);
-    if (deferred->event != NULL && !deferred->given_back && !deferred->closing) {
+    if (deferred->event != NULL && !deferred->given_back && deferred->closing == 0) {
         event = deferred->event;
         deferred->questions++;
     }
@@ -142,8 +143,8 @@ static bool belongs_to(const struct deferred_free *deferred, CUcontext context) 
 void deferred_free_begin_teardown(CUcontext context) {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < MOST_DEFERRED; i++) {
-        list[i].closing |= belongs_to(&list[i], context);
-        while (list[i].closing && list[i].questions != 0) {
+        list[i].closing += belongs_to(&list[i], context);
+        while (list[i].closing != 0 && list[i].questions != 0) {
             pthread_cond_wait(&answered, &lock);
         }
     }
@@ -156,7 +157,7 @@ void deferred_free_end_teardown(CUcontext context, bool destroyed) {
         if (!belongs_to(&list[i], context)) {
             continue;
         }
-        list[i].closing = false;
+        list[i].closing -= list[i].closing != 0; /* one that was added meanwhile was not counted */
         if (destroyed) { /* and its event with it */
             charge_entry_back(&list[i].entry);
             release_place(&list[i]);

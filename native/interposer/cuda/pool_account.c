@@ -43,14 +43,16 @@ struct pool_answer account_ask_and_lock(struct pool_account *account, unsigned i
     for (;;) {
         struct pool_answer answer = {.reserved = UINT64_MAX, .used = 0};
         CUresult reserved = CUDA_ERROR_UNKNOWN, used = CUDA_ERROR_UNKNOWN;
-        atomic_fetch_add(&account->questions, 1); /* before the look at `closing`: account_close does it in reverse */
+        if (!account->permanent) {
+            atomic_fetch_add(&account->questions, 1); /* before the look at `closing`: account_close does it in reverse */
+        }
         uint64_t growths = atomic_load(&account->growths);
         if (!atomic_load(&account->closing)) {
             reserved = questions & POOL_RESERVED ? ask(account, POOL_RESERVED, &answer.reserved) : reserved;
             used = questions & POOL_USED ? ask(account, POOL_USED, &answer.used) : used;
         }
         pthread_mutex_lock(&lock);
-        if (atomic_fetch_sub(&account->questions, 1) == 1 && atomic_load(&account->closing)) {
+        if (!account->permanent && atomic_fetch_sub(&account->questions, 1) == 1 && atomic_load(&account->closing)) {
             pthread_cond_broadcast(&answered);
         }
         if (atomic_load(&account->growths) == growths) {
@@ -87,12 +89,17 @@ void account_end_close(struct pool_account *account, bool destroyed) {
 
 /* ---- charges ---- */
 
+void account_grew(struct pool_account *account) {
+    uint64_t growths = atomic_load_explicit(&account->growths, memory_order_relaxed);
+    atomic_store_explicit(&account->growths, growths + 1, memory_order_release); /* writers have the lock */
+}
+
 bool account_raise(struct pool_account *account, uint64_t bytes) {
     if (bytes != 0 && !session_reserve(account->gpu, SHARED_LANE, bytes)) {
         return false;
     }
     account->charged += bytes;
-    atomic_fetch_add(&account->growths, 1);
+    account_grew(account);
     return true;
 }
 

@@ -14,6 +14,7 @@ struct pool_account {
     CUdevice device;               /* whose pool for graphs it is */
     uint32_t gpu;                  /* NO_GPU: host memory, not charged */
     bool open;                     /* else the place is free */
+    bool permanent;                /* a pool of a device's own: the program cannot destroy it */
     bool destroyed;                /* the driver has no such pool any more: the account waits for its last block */
     uint64_t used;                 /* what the program has of it, and what calls in flight may add */
     uint64_t charged;
@@ -37,6 +38,8 @@ void accounts_unlock(void);
 /* Asks the driver without the lock, and returns with the lock held: the answer is not older than the last growth. */
 struct pool_answer account_ask_and_lock(struct pool_account *account, unsigned int questions);
 
+/* Under the lock. Answers to questions that were asked before do not count. */
+void account_grew(struct pool_account *account);
 /* Under the lock. Raises what is charged by that much if the session has room. */
 bool account_raise(struct pool_account *account, uint64_t bytes);
 /* Under the lock. Lowers what is charged to that or to what is used; true if that changed anything. */

@@ -25,13 +25,14 @@ static struct pool_account *account_of(CUmemoryPool pool) {
     return NULL;
 }
 
-static struct pool_account *account_new(CUmemoryPool pool, uint32_t gpu) {
+static struct pool_account *account_new(CUmemoryPool pool, uint32_t gpu, bool permanent) {
     for (size_t i = 0; i < MAX_POOLS; i++) {
         struct pool_account *account = &accounts[i];
         if (!account->open && atomic_load(&account->questions) == 0) {
-            atomic_fetch_add(&account->growths, 1); /* an answer for the former pool of this place does not count */
+            account_grew(account); /* an answer for the former pool of this place does not count */
             account->pool = pool;
             account->gpu = gpu;
+            account->permanent = permanent;
             account->destroyed = false;
             account->used = account->charged = 0;
             account->open = true;
@@ -78,7 +79,9 @@ void pools_freed(const struct table_entry *entry) {
         account_lower(account, 0);
     }
     accounts_unlock();
-    atomic_store(&pools_state, POOLS_FREED);
+    if (atomic_load_explicit(&pools_state, memory_order_relaxed) != POOLS_FREED) {
+        atomic_store(&pools_state, POOLS_FREED);
+    }
 }
 
 /* Whether a reset of the device ends the allocations of its pools is the driver's choice: it is asked. */
@@ -95,7 +98,7 @@ void pools_context_ended(CUdevice device) {
         }
         struct pool_answer answer = account_ask_and_lock(account, POOL_USED);
         bool ended = answer.gone || (answer.known && answer.used == 0);
-        if (answer.gone) {
+        if (answer.gone && !account->permanent) {
             account_destroyed(account);
         }
         accounts_unlock();
@@ -224,31 +227,35 @@ static bool device_of_pool(CUmemoryPool pool, CUdevice *device) {
     return false;
 }
 
-static struct pool_account *account_on(CUmemoryPool pool, CUdevice device) {
-    uint32_t gpu = gpu_of_device(device);
+static struct pool_account *find_account(CUmemoryPool pool) {
+    accounts_lock();
+    struct pool_account *account = account_of(pool);
+    accounts_unlock();
+    return account;
+}
+
+/* For a pool that the program did not create. */
+static struct pool_account *open_foreign_account(CUmemoryPool pool, CUdevice device) {
+    CUdevice own_device;
+    bool permanent = device_of_pool(pool, &own_device);
+    uint32_t gpu = gpu_of_device(permanent ? own_device : device);
     accounts_lock();
     struct pool_account *account = account_of(pool);
     if (account == NULL && gpu != NO_GPU) {
-        account = account_new(pool, gpu);
+        account = account_new(pool, gpu, permanent);
     }
     accounts_unlock();
     return account;
 }
 
+static struct pool_account *account_on(CUmemoryPool pool, CUdevice device) {
+    struct pool_account *account = find_account(pool);
+    return account != NULL ? account : open_foreign_account(pool, device);
+}
+
 static struct pool_account *current_account(CUdevice device) {
     CUmemoryPool pool;
     return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS ? account_on(pool, device) : NULL;
-}
-
-static struct pool_account *named_account(CUmemoryPool pool, CUdevice stream_device) {
-    CUdevice device;
-    accounts_lock();
-    struct pool_account *account = account_of(pool);
-    accounts_unlock();
-    if (account != NULL) {
-        return account;
-    }
-    return account_on(pool, device_of_pool(pool, &device) ? device : stream_device);
 }
 
 static CUresult call_current(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
@@ -284,7 +291,7 @@ static CUresult allocate_named(CUdeviceptr *address, size_t bytes, CUmemoryPool 
     if (address == NULL || pool == NULL || is_capturing(stream, per_thread) || !device_of_stream(stream, &device)) {
         return call(address, bytes, pool, stream);
     }
-    return allocate_from(named_account(pool, device), address, bytes, stream, call);
+    return allocate_from(account_on(pool, device), address, bytes, stream, call);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
@@ -318,7 +325,7 @@ static bool open_account(CUmemoryPool pool, const CUmemLocation *location) {
     if (former != NULL) { /* another thread destroyed that pool just now: the driver gave its handle out again */
         account_destroyed(former);
     }
-    bool opened = account_new(pool, gpu) != NULL;
+    bool opened = account_new(pool, gpu, false) != NULL;
     accounts_unlock();
     return opened;
 }
@@ -333,10 +340,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    accounts_lock();
-    struct pool_account *account = account_of(pool);
-    accounts_unlock();
-    if (account == NULL) {
+    struct pool_account *account = find_account(pool);
+    if (account == NULL || account->permanent) {
         return REAL(cuMemPoolDestroy)(pool);
     }
     account_close(account);
