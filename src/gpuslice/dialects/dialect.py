@@ -70,7 +70,8 @@ class PodField(Generic[_Value]):
     unread: bool = False
 
     def name_in(self, settings: Settings) -> str:
-        return settings.renamed(self.setting, self.name) if self.setting else self.name
+        found: str = settings.dialects.get(self.setting, self.name) if self.setting else self.name
+        return found
 
     def path_in(self, settings: Settings) -> str:
         """As a message names it."""

@@ -34,6 +34,7 @@ class Reader:
         # What holds for the whole pod is found once, not once per container: a pod may have hundreds of them.
         self._values: dict[str, dict[PodField[Any], Any]] = {}
         self._targets: dict[str, frozenset[str]] = {}
+        self._switched_on: dict[str, bool] = {}
 
     def forget(self, asked: Iterable[PodField[Any]]) -> None:
         """The fields stay on the pod for people to see, but ask for nothing any more."""
@@ -91,7 +92,11 @@ class Reader:
 
     def switched_on(self, dialect: Dialect) -> bool:
         """Whether the pod itself says that its whole GPUs ask in the dialect."""
-        return dialect.switch is not None and self.text(dialect.switch) == "true"
+        found = self._switched_on.get(dialect.name)
+        if found is None:
+            found = dialect.switch is not None and self.text(dialect.switch) == "true"
+            self._switched_on[dialect.name] = found
+        return found
 
 
 def _without(texts: Mapping[str, str], forgotten: str) -> Mapping[str, str]:
@@ -163,8 +168,9 @@ class Said:
     def _check(self) -> None:
         dialect = self.dialect
         for need in dialect.needs:
-            self._check_need(need)
-        for resource in dialect.signs:
+            if self._has(need.field):
+                self._check_need(need)
+        for resource in dialect.signs if self._amounts else ():
             if amount := self._amounts.get(resource.name):
                 try:
                     resource.form.check(amount)
@@ -183,7 +189,7 @@ class Said:
         return self._amounts.get(field.name, 0) > 0
 
     def _check_need(self, need: Need) -> None:
-        if not self._has(need.field) or any(map(self._has, need.any_of)):
+        if any(map(self._has, need.any_of)):
             return
         amount = self.amount(need.field) if isinstance(need.field, Resource) else 0
         if not need.of_shares or is_share(amount):

@@ -83,9 +83,13 @@ def _candidates(place: Place, reader: Reader) -> dict[Dialect, None]:
             if dialect is not None:
                 found[dialect] = None
             elif name == reader.settings.whole_resource:
-                found |= {each: None for each in registry.BY_WHOLE_GPUS if reader.opted_in or reader.switched_on(each)}
+                for each in registry.BY_WHOLE_GPUS:
+                    if reader.opted_in or reader.switched_on(each):
+                        found[each] = None
             elif name.startswith(_FAMILIES):
-                found |= {each: None for prefix, each in registry.BY_FAMILY.items() if name.startswith(prefix)}
+                for prefix, each in registry.BY_FAMILY.items():
+                    if name.startswith(prefix):
+                        found[each] = None
     return found
 
 
@@ -126,7 +130,9 @@ def _without_what_only_counts(dialects: list[Dialect], reader: Reader) -> list[D
 
 def _read(dialect: Dialect, place: Place, reader: Reader) -> Asked:
     asked = dialect.read(Said(dialect, place, reader))
-    if all(map(dialect.unread.isdisjoint, (place.limits, place.requests, reader.annotations, reader.labels))):
+    if not dialect.unread or all(
+        map(dialect.unread.isdisjoint, (place.limits, place.requests, reader.annotations, reader.labels))
+    ):
         return asked
     paths = [
         *(each.path_in(reader.settings) for each in dialect.fields if each.unread and reader.text(each) is not None),

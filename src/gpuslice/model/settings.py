@@ -52,11 +52,6 @@ class Settings:
         found: _Value = self.dialects.get(setting.name, setting.default)
         return found
 
-    def renamed(self, setting: str, name: str) -> str:
-        """The name that the setting gives to an annotation or a label that is otherwise called `name`."""
-        found: str = self.dialects.get(setting, name)
-        return found
-
     def having(self, setting: Setting[_Value], value: _Value) -> Settings:
         """The same with another value."""
         return replace(self, dialects=MappingProxyType({**self.dialects, setting.name: value}))
