@@ -142,13 +142,9 @@ class _Deciding:
         by_backend: dict[Backend, list[Grant]] = {}
         for given in grants:
             by_backend.setdefault(given.backend, []).append(given)
-        warnings = extended.write(
-            by_backend.get(Backend.EXTENDED, ()),
-            edit,
-            self._context,
-            self._target,
-            whole_as_slots=asks_by_whole_gpus(self._reader),
-        )
+        slots = by_backend.get(Backend.EXTENDED, ())
+        whole_as_slots = bool(slots) and asks_by_whole_gpus(self._reader)
+        warnings = extended.write(slots, edit, self._context, self._target, whole_as_slots=whole_as_slots)
         gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit, self._rule)
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
 
