@@ -50,7 +50,7 @@ class Informer(Generic[V]):
     ) -> None:
         self.resource: Final = watch.resource
         self.store: Final[SharedStore[V]] = SharedStore(limit)
-        #: Set once everything there is has been seen, and never cleared: old knowledge is better than none.
+        #: Set once everything there is has been seen. Only `list_again` clears it: old knowledge is better than none.
         self.synced: Final = asyncio.Event()
         #: Objects of which `project` could make nothing because it failed.
         self.failures = 0
@@ -64,6 +64,16 @@ class Informer(Generic[V]):
     def served(self) -> bool:
         """False while the server does not know the kind at all. That, too, is knowledge: there are no such objects."""
         return self._watch.served
+
+    def expect_served(self, *, served: bool) -> None:
+        """By those who know from elsewhere that the kind is served: the server's word that it is not is then no
+        knowledge, but a moment that passes.
+        """
+        self._watch.known_served = served
+
+    def list_again(self) -> None:
+        """What is known is of another time. Until everything is listed anew, no informer of these objects is synced."""
+        self._watch.list_again()
 
     def on_served_changed(self, listener: Callable[[], None]) -> None:
         """Calls it when the server has come to know the kind, or does not know it any more."""
@@ -122,6 +132,11 @@ class ListWatch(Watch[ObjectMetadata, bool]):
 
     def age(self) -> float:
         return time.monotonic() - self._heard
+
+    def list_again(self) -> None:
+        for informer in self.informers:
+            informer.synced.clear()
+        super().list_again()
 
     async def _list(self) -> str:
         informers = list(self.informers)

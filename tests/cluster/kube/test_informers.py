@@ -139,6 +139,38 @@ async def test_only_metadata_is_asked_for_until_a_part_needs_more(
     assert [watch.relists for watch in informers.watches] == [2]
 
 
+async def test_what_is_listed_again_is_not_synced_meanwhile_and_not_told_twice(quiet_api: Api) -> None:
+    await _put(quiet_api, "again", "again-one", "1")
+    informers = Informers(quiet_api)
+    values, names = _values(informers, "again"), _names(informers, "again")
+    told = Told(values.store)
+    async with running(informers.run()):
+        await informers.wait_for_sync()
+        values.list_again()
+        assert not values.synced.is_set()
+        assert not names.synced.is_set()
+        async with asyncio.timeout(120):
+            await informers.wait_for_sync()
+        assert values.store.get("default", "again-one") == "1"
+    assert len(told.changes) == 1
+    assert [watch.relists for watch in informers.watches] == [2]
+
+
+async def test_a_kind_that_is_known_to_be_served_is_not_taken_for_absent(quiet_api: Api) -> None:
+    informers = Informers(quiet_api)
+    absent = informers.informer(Resource("gpuslice.io", "v1alpha1", "absent"), ObjectMetadata, _name)
+    absent.expect_served(served=True)
+    (watch,) = informers.watches
+    async with running(informers.run()):
+        await until(lambda: watch._expecting._tries > 1, "it was looked for twice")
+        assert absent.served
+        assert not absent.synced.is_set()
+        absent.expect_served(served=False)
+        async with asyncio.timeout(120):
+            await absent.synced.wait()
+        assert not absent.served
+
+
 async def test_a_new_kind_is_followed_at_once_while_others_are(quiet_api: Api) -> None:
     informers = Informers(quiet_api)
     async with running(informers.run()):
