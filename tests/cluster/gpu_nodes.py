@@ -16,6 +16,7 @@ from gpuslice.kube import api
 from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.dra.resource_slices import build
 from gpuslice.node.gpus.policies import GpuPolicies
+from tests.cluster.sharing import published_gpus
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class GpuNode:
 @contextmanager
 def gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
     """A node that is ready, and the classes of its devices."""
+    with published_gpus(cluster):
+        yield from _gpu_node(cluster, namespace)
+
+
+def _gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
     node = GpuNode(cluster, namespace)
     node._apply(parts.objects(Options(), ["classes"]))
     document = {
@@ -150,4 +156,4 @@ def gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
         cluster.kubectl("delete", "pods", "--all", "--namespace", namespace, "--grace-period=0", "--force")
         cluster.kubectl("delete", "node", node.name)
         selector = f"--field-selector=spec.nodeName={node.name}"
-        cluster.kubectl("delete", "resourceslices", selector, "--wait=false")
+        cluster.kubectl("delete", "resourceslices", selector)

@@ -13,6 +13,7 @@ import yaml
 
 from gpuslice.cluster.clusters import Cluster, ClusterError
 from tests.cluster.served import GPUSLICE, Served, created, serving
+from tests.cluster.sharing import published_gpus
 from tests.cluster.webhooks import webhook_name
 from tests.waiting import eventually
 
@@ -54,6 +55,11 @@ def _offline(pod: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(answer.stdout))
 
 
+def _claims(served: Served, pod: dict[str, Any]) -> object:
+    """What the pod would be given."""
+    return created(served.cluster, served.namespace, pod, "--dry-run=server")["spec"].get("resourceClaims")
+
+
 def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
@@ -63,7 +69,9 @@ def test_a_pod_becomes_what_admit_says_it_will(webhook: Served, path: Path) -> N
     pod = _example(path, f"same-{path.stem}")
     *templates, expected = _offline(pod, webhook.namespace)
 
-    made = created(webhook.cluster, webhook.namespace, pod)
+    with published_gpus(webhook.cluster, none=True):  # `admit` knows of none
+        eventually(lambda: _claims(webhook, pod) == expected["spec"].get("resourceClaims"), "the webhook knows of none")
+        made = created(webhook.cluster, webhook.namespace, pod)
 
     assert {mark: made["metadata"]["annotations"].get(mark) for mark in MARKS} == {
         mark: expected["metadata"]["annotations"].get(mark) for mark in MARKS

@@ -58,7 +58,7 @@ def test_a_device_by_the_name_of_its_class_is_a_whole_gpu_that_no_rbac_sees(clus
         asked["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node.name}
         asked["metadata"]["namespace"] = namespace
         created(cluster, namespace, asked)
-        cluster.kubectl("wait", "-n", namespace, "pod/test", "--for=condition=PodScheduled", "--timeout=60s")
+        cluster.kubectl("wait", "-n", namespace, "pod/test", "--for=condition=PodScheduled", "--timeout=120s")
         claims = json.loads(cluster.kubectl("get", "resourceclaims", "-n", namespace, "-o", "json"))["items"]
 
     ((given,),) = [claim["status"]["allocation"]["devices"]["results"] for claim in claims]
