@@ -112,7 +112,7 @@ $(INSTALLED): $(LOCKS)
 	@$(BIN)/pip install --quiet --require-hashes $(addprefix -r ,$(LOCKS))
 	@touch $@
 
-$(BUILT): $(INSTALLED) pyproject.toml $(NATIVE)
+$(BUILT): $(INSTALLED) pyproject.toml cluster/pyproject.toml $(NATIVE)
 	$(call say,Building the native libraries and installing gpuslice)
-	@$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . --editable ./cluster
 	@touch $@

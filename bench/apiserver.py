@@ -32,14 +32,14 @@ from bench import servers
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
 from gpuslice.admission.registration import mutating_policy, webhook_configurations
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, new_layout
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, new_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.servers import Certificates, Server
-    from gpuslice.cluster.control_plane import Layout
+    from gpuslice_cluster.control_plane import Layout
 
 _BARE: Final = "bare"
 _PEER: Final = "peer"

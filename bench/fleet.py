@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from bench import servers
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.clusters import Cluster, new_layout
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 from gpuslice.kube import api
@@ -34,14 +31,17 @@ from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.dra.resource_slices import build
 from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.hardware import Gpu
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.clusters import Cluster, new_layout
 from tools.kube.__main__ import build as build_programs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from gpuslice.cluster.components import Component
     from gpuslice.kube.api import Api
     from gpuslice.node.gpus.policies import GpuPolicies
+    from gpuslice_cluster.components import Component
 
 T = TypeVar("T")
 

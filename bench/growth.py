@@ -34,13 +34,13 @@ from bench.admission import hami, policy_documents
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
 from gpuslice.admission.backends import dra
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, new_layout
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.resources import NAMESPACES, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
 from gpuslice.policies.stored_policies import SLICE_POLICIES
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, new_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from gpuslice.cluster import clusters
 from gpuslice.simulator import configuration, machine
+from gpuslice_cluster import clusters
 from tests import interruptions
 from tests.support import Simulated, SimulatedMachine
 

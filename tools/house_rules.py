@@ -44,7 +44,7 @@ def violations(path: Path) -> Iterator[str]:
             yield f"{name}: names the host {host}; if readers should follow it, add it to tools/house_rules.py"
     if path.suffix in (".txt", ".in") and _INDEX_OPTION.search(text):
         yield f"{name}: says where packages come from; that is each machine's own setting"
-    if name.parts[0] in ("src", "native") and text.count("\n") > MAX_LINES:
+    if name.parts[0] in ("src", "cluster", "native") and text.count("\n") > MAX_LINES:
         yield f"{name}: has {text.count(chr(10))} lines; split what is above {MAX_LINES}"
 
 

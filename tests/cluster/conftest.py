@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, new_layout
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, new_layout
 from tests.cluster.sharing import made_once, new_namespace, run_process
 
 if TYPE_CHECKING:

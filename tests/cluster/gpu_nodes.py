@@ -22,10 +22,10 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.model.slices import Slice
     from gpuslice.node.dra.resource_slices import SliceContent
     from gpuslice.node.gpus.gpu_state import GpuState
+    from gpuslice_cluster.clusters import Cluster
 
 _AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "500"}
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuslice.admission.registration import webhook_configurations
-from gpuslice.cluster.clusters import free_ports
-from gpuslice.cluster.pki import Authority
+from gpuslice_cluster.clusters import free_ports
+from gpuslice_cluster.pki import Authority
 from tests.cluster.kube.support import install_policies
 from tests.cluster.sharing import new_namespace
 from tests.cluster.webhooks import webhook_name
@@ -24,7 +24,7 @@ from tests.cluster.webhooks import webhook_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 GPUSLICE = str(Path(sys.executable).with_name("gpuslice"))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -19,11 +19,11 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gpuslice.cluster.binaries import folder as programs
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.clusters import ClusterError
 from gpuslice.installing.options import WEBHOOK
 from gpuslice.kube.resources import PODS
+from gpuslice_cluster.binaries import folder as programs
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.clusters import ClusterError
 from tests.cluster.kube.support import install_policies, policy, reach
 from tests.cluster.served import GPUSLICE, Served, end
 from tests.cluster.webhooks import bundles, listed
@@ -33,8 +33,8 @@ from tests.webhook.support import CASTSLICE, NO_GPU, Client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 Object = dict[str, Any]
 

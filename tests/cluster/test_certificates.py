@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 Object = dict[str, Any]
 

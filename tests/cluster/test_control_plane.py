@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, ClusterError, new_layout
-from gpuslice.cluster.components import Component, Probe
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, ClusterError, new_layout
+from gpuslice_cluster.components import Component, Probe
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

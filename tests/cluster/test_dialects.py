@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from gpuslice.cluster.clusters import Cluster, ClusterError
+from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.served import GPUSLICE, Served, created, serving
 from tests.cluster.sharing import published_gpus
 from tests.cluster.webhooks import webhook_name

@@ -11,7 +11,7 @@ from tests.native.inside import python_path
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
     from tests.support import Simulated
 
 PROCESS = Path(__file__).with_name("fleet_process.py")

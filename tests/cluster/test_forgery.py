@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.dialects.registry import CLASS_RESOURCES
+from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.gpu_nodes import gpu_node
 from tests.cluster.kube.support import policy
 from tests.cluster.served import Served, created, serving

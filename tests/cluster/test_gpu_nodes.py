@@ -28,7 +28,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 GIB = 1024**3
 WHOLE = Slice(cores=100)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuslice.admission import pod_annotations
-from gpuslice.cluster.clusters import Cluster, ClusterError
+from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.served import Served, serving
 from tests.waiting import eventually
 

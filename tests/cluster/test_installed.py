@@ -13,7 +13,7 @@ from tests.cluster.webhooks import documents, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 Object = dict[str, Any]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.clusters import Cluster, free_ports, new_layout
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
 from tests.cluster.served import end
 from tests.cluster.sharing import run_process
 from tests.node.support import read_line

@@ -18,8 +18,8 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 PODS = Resource("", "v1", "pods")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pods" / "castslice.yaml"

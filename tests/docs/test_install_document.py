@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import new_layout
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import new_layout
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "install.md"
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from gpuslice.cluster import components
-from gpuslice.cluster import node as nodes
+from gpuslice_cluster import components
+from gpuslice_cluster import node as nodes
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
-    from gpuslice.cluster.components import State
+    from gpuslice_cluster.clusters import Cluster
+    from gpuslice_cluster.components import State
 
 
 def kill(cluster: Cluster, component: str) -> None:

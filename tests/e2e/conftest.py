@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import creating
-from gpuslice.cluster.binaries import MissingProgramError, installed, program
-from gpuslice.cluster.clusters import Cluster
-from gpuslice.cluster.creating import Wish
+from gpuslice_cluster import creating
+from gpuslice_cluster.binaries import MissingProgramError, installed, program
+from gpuslice_cluster.clusters import Cluster
+from gpuslice_cluster.creating import Wish
 from tests.cluster.sharing import made_once, new_namespace, run_folder, run_process
 from tests.waiting import eventually
 

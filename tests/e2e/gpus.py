@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.cluster.clusters import ClusterError
+from gpuslice_cluster.clusters import ClusterError
 from tests.e2e.pods import CUDA_TEST, pod, run
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 GIB = 1024**3
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuslice.cluster import creating
-from gpuslice.cluster.creating import Wish
+from gpuslice_cluster import creating
+from gpuslice_cluster.creating import Wish
 from tests.cluster.sharing import run_process
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 BUSYBOX = "gpuslice.io/busybox:dev"
 CUDA_TEST = "gpuslice.io/cuda-test:dev"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import node as nodes
+from gpuslice_cluster import node as nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 EVERYTHING = {
     "etcd",

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import claims, components, creating
-from gpuslice.cluster import network as networks
-from gpuslice.cluster import node as nodes
-from gpuslice.cluster.creating import Wish
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
 from gpuslice.system import processes
+from gpuslice_cluster import claims, components, creating
+from gpuslice_cluster import network as networks
+from gpuslice_cluster import node as nodes
+from gpuslice_cluster.creating import Wish
 from tests.cluster.sharing import run_process
 from tests.e2e import breaking
 from tests.e2e.pods import pod, processes_of, read, run, start
@@ -29,8 +29,8 @@ from tests.waiting import eventually, wait_for_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.claims import Claim
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.claims import Claim
+    from gpuslice_cluster.clusters import Cluster
 
 
 @pytest.mark.parametrize("component", ["kubelet", "containerd"])
@@ -105,7 +105,7 @@ def test_a_cluster_whose_folder_is_gone_still_gives_everything_back(own: Cluster
 _FIRST_PROCESS = """
 import sys, time
 from pathlib import Path
-from gpuslice.cluster import claims, network
+from gpuslice_cluster import claims, network
 network.CLAIMS = Path(sys.argv[1])
 claims.write_first_process(network.Network(int(sys.argv[2])))
 print("written", flush=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuslice.cluster import components
-from gpuslice.cluster import node as nodes
 from gpuslice.simulator import machine as machines
 from gpuslice.system import processes
+from gpuslice_cluster import components
+from gpuslice_cluster import node as nodes
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.node import Description
+    from gpuslice_cluster.node import Description
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster.clusters import ClusterError
+from gpuslice_cluster.clusters import ClusterError
 from tests.e2e.pods import CUDA_TEST, GPUSLICE, pod, processes_of, read, run, start
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 ASK_API_SERVER = """\
 import os, ssl, urllib.request

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.cluster.clusters import ClusterError
+from gpuslice_cluster.clusters import ClusterError
 from tests.e2e.gpus import GIB, devices, filled, gpu_pod, is_refused, total
 from tests.e2e.pods import CUDA_TEST, read, run, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 OUT_OF_MEMORY = 2
 #: A dialect's way of asking, and the bytes that it gives on an A100-40GB.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.cluster.clusters import ClusterError
+from gpuslice_cluster.clusters import ClusterError
 from tests.e2e import breaking
 from tests.e2e.gpus import GIB, filled, gpu_pod, total
 from tests.e2e.pods import read, run, start
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 OUT_OF_MEMORY = 2
 SYSTEM = "gpuslice-system"

@@ -10,8 +10,8 @@ import pytest
 from gpuslice.admission import pod_annotations
 from gpuslice.admission.backends import dra
 from gpuslice.admission.decision import Outcome
-from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.model.slices import Slice
+from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.conftest import cluster  # noqa: F401 - a fixture
 from tests.cluster.kube.support import policy
 from tests.cluster.served import Served, created, serving

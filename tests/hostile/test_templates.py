@@ -15,10 +15,10 @@ import pytest
 from gpuslice.admission.backends import dra
 from gpuslice.admission.cluster.claim_templates import TemplateError, Templates
 from gpuslice.admission.cluster.template_quota import MOST_UNUSED
-from gpuslice.cluster.clusters import Cluster, ClusterError
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
+from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.conftest import cluster, namespace  # noqa: F401 - fixtures
 from tests.cluster.kube.support import Told, reach, running
 from tests.cluster.served import Served, created, serving

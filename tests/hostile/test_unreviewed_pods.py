@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, free_ports, new_layout
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import EVENTS, NAMESPACES, PODS, Resource
 from gpuslice.pki.trust import MUTATING, VALIDATING
 from gpuslice.policies.stored_policies import SLICE_POLICIES
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
 from tests.cluster.kube.support import policy, reach
 from tests.cluster.sharing import run_process
 from tests.cluster.webhooks import listed

@@ -6,6 +6,7 @@ A command is imported when it is called: starting `gpuslice` must not cost what 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import Final
 
@@ -17,7 +18,6 @@ from gpuslice.model.errors import GpusliceError
 _COMMANDS: Final = {
     "admit": ("gpuslice.cli.commands.admit", "What the admission webhook would make of manifests."),
     "agent": ("gpuslice.cli.commands.agent", "The agent of this node; also `gpusliced`."),
-    "cluster": ("gpuslice.cli.commands.cluster", "A real Kubernetes on this machine, with simulated GPUs."),
     "controller": ("gpuslice.cli.commands.controller", "What one process does for the whole cluster."),
     "manifests": ("gpuslice.cli.commands.manifests", "What to apply to a cluster to install gpuslice."),
     "ps": ("gpuslice.cli.commands.ps", "The sessions, and what they use."),
@@ -29,22 +29,36 @@ _COMMANDS: Final = {
 }
 
 
+#: As above, of the distribution gpuslice-cluster, which is for development and not where gpuslice runs.
+_CLUSTER_COMMANDS: Final = {
+    "cluster": ("gpuslice_cluster.command", "A real Kubernetes on this machine, with simulated GPUs."),
+}
+
+
+def _commands() -> dict[str, tuple[str, str]]:
+    installed = importlib.util.find_spec("gpuslice_cluster") is not None
+    return _COMMANDS | _CLUSTER_COMMANDS if installed else _COMMANDS
+
+
 class _LazyGroup(click.Group):
     """Knows its commands by name and imports the one that is called."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(_commands())
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+        module, _ = _COMMANDS.get(name) or _commands().get(name) or ("", "")
+        if not module and name in _CLUSTER_COMMANDS:
+            raise click.UsageError(f"`gpuslice {name}` is for development: install gpuslice-cluster")
+        if not module:
             return None
-        command = importlib.import_module(_COMMANDS[name][0]).command
+        command = importlib.import_module(module).command
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in sorted(_COMMANDS.items())])
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(_commands().items())])
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

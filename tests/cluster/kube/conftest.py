@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, new_layout
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, new_layout
 from tests.cluster.kube.support import install_policies, reach
 from tests.cluster.sharing import run_process
 

@@ -24,8 +24,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.store import Key, Store
+    from gpuslice_cluster.clusters import Cluster
 
 V = TypeVar("V")
 

@@ -21,7 +21,7 @@ from tests.cluster.kube.support import CONFIG_MAPS, Told, config_map, reach, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 
 async def _allowed_reader(cluster: Cluster, namespace: str) -> str:

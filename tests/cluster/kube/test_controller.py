@@ -26,8 +26,8 @@ from tests.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 
 @contextlib.asynccontextmanager

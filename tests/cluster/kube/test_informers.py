@@ -32,8 +32,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     import pytest
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 
 def _value(found: ConfigMap) -> str | None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuslice.cluster.binaries import program
 from gpuslice.kube import credentials
 from gpuslice.kube.errors import CredentialsError
+from gpuslice_cluster.binaries import program
 
 if TYPE_CHECKING:
     from pathlib import Path

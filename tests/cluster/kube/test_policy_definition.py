@@ -12,8 +12,8 @@ from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import ROOT, policy
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 
 def test_the_definition_is_accepted_and_its_schema_is_structural(policies: Cluster) -> None:

@@ -19,8 +19,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 
 def _value(found: ConfigMap) -> str | None:

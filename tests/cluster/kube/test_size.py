@@ -27,8 +27,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 _MANY = 1000
 _MIB = 1024**2

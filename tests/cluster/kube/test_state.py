@@ -22,9 +22,9 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
     from gpuslice.kube.resources import Resource
+    from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3
 

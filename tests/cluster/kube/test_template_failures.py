@@ -18,8 +18,8 @@ from tests.cluster.kube.support import Cable, reach
 
 if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gpuslice.admission.backends.dra import Template
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
     from gpuslice.kube.store import Store
+    from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3
 

@@ -30,8 +30,8 @@ from tests.cluster.kube.support import (
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.clusters import Cluster
     from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 
 def _watch(api: Api, label: str) -> Watch[ConfigMap, str]:

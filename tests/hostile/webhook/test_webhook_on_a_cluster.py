@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.cluster import control_plane
-from gpuslice.cluster.clusters import Cluster, free_ports, new_layout
-from gpuslice.cluster.control_plane import WEBHOOK_AUTHORITY
+from gpuslice_cluster import control_plane
+from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
+from gpuslice_cluster.control_plane import WEBHOOK_AUTHORITY
 from tests.cluster.kube.support import install_policies
 from tests.cluster.served import Served
 from tests.cluster.sharing import run_process

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.cluster.images.archive import Tree, merged_folders, write_image
+from gpuslice_cluster.images.archive import Tree, merged_folders, write_image
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.cluster import claims
-from gpuslice.cluster import network as networks
-from gpuslice.cluster.claims import ClaimError
 from gpuslice.simulator import configuration
 from gpuslice.simulator import machine as machines
+from gpuslice_cluster import claims
+from gpuslice_cluster import network as networks
+from gpuslice_cluster.claims import ClaimError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ _FIRST = 120
 _HOLDER = """
 import sys
 from pathlib import Path
-from gpuslice.cluster import claims, network
+from gpuslice_cluster import claims, network
 from gpuslice.simulator import configuration, machine
 network.CLAIMS = Path(sys.argv[1])
 claims.take(Path(sys.argv[2]), sys.argv[3])

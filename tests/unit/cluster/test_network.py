@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.cluster.network import POOL, Network
+from gpuslice_cluster.network import POOL, Network
 
 _numbers = st.integers(0, 127)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuslice.cli import output
-from gpuslice.cluster import creating
+from gpuslice_cluster import creating
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.cluster.clusters import Cluster
+    from gpuslice_cluster.clusters import Cluster
 
 _name_option = click.option(
     "--name", metavar="NAME", default=creating.DEFAULT_NAME, show_default=True, help="Which cluster."
@@ -135,7 +135,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
       gpuslice cluster kubectl get pods --all-namespaces
       gpuslice cluster kubectl --name lab apply -f examples/pods/
     """
-    from gpuslice.cluster.binaries import program
+    from gpuslice_cluster.binaries import program
 
     path = program("kubectl")
     os.execve(path, ["kubectl", *arguments], os.environ | {"KUBECONFIG": str(_running(name).kubeconfig)})  # noqa: S606
@@ -152,7 +152,7 @@ def node(name: str, arguments: tuple[str, ...]) -> None:
       gpuslice cluster node
       gpuslice cluster node ls /var/run/cdi
     """
-    from gpuslice.cluster import node as nodes
+    from gpuslice_cluster import node as nodes
 
     cluster = _running(name)
     if nodes.description(cluster.folder) is None:
@@ -184,7 +184,7 @@ def logs(name: str, component: str, follow: bool) -> None:
     Example:
       gpuslice cluster logs kubelet --follow
     """
-    from gpuslice.cluster.components import LOGS
+    from gpuslice_cluster.components import LOGS
 
     folder = creating.find(name).folder / LOGS
     file = folder / f"{component}.log"
@@ -249,7 +249,7 @@ def _running(name: str) -> Cluster:
 
 
 def _known() -> str:
-    from gpuslice.cluster.clusters import clusters_folder
+    from gpuslice_cluster.clusters import clusters_folder
 
     names = sorted(folder.name for folder in clusters_folder().glob("*"))
     return f"there are {', '.join(names)}" if names else "there is none"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.cluster.binaries import installed, program
-from gpuslice.cluster.components import Component, Probe
-from gpuslice.cluster.containerd import SOCKET
-from gpuslice.cluster.control_plane import write_kubeconfig
+from gpuslice_cluster.binaries import installed, program
+from gpuslice_cluster.components import Component, Probe
+from gpuslice_cluster.containerd import SOCKET
+from gpuslice_cluster.control_plane import write_kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuslice.cluster.network import Network
-    from gpuslice.cluster.pki import Authority
+    from gpuslice_cluster.network import Network
+    from gpuslice_cluster.pki import Authority
 
 HEALTH_PORT: Final = 10248
 _PROXY_HEALTH_PORT: Final = 10256

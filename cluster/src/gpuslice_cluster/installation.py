@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuslice.cluster.clusters import Cluster, ClusterError
-from gpuslice.cluster.control_plane import WEBHOOK_AUTHORITY
-from gpuslice.cluster.images.catalogue import GPUSLICE_IMAGE
 from gpuslice.installing import parts
 from gpuslice.installing.options import AGENT, Options
 from gpuslice.simulator import machine as machines
+from gpuslice_cluster.clusters import Cluster, ClusterError
+from gpuslice_cluster.control_plane import WEBHOOK_AUTHORITY
+from gpuslice_cluster.images.catalogue import GPUSLICE_IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

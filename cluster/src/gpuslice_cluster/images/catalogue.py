@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.containerd import PAUSE_IMAGE
-from gpuslice.cluster.images import archive, python_roots, roots
-from gpuslice.cluster.images.roots import ImageError
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.containerd import PAUSE_IMAGE
+from gpuslice_cluster.images import archive, python_roots, roots
+from gpuslice_cluster.images.roots import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.cluster.images.archive import Tree
+    from gpuslice_cluster.images.archive import Tree
 
 BUSYBOX_IMAGE: Final = "gpuslice.io/busybox:dev"
 CUDA_TEST_IMAGE: Final = "gpuslice.io/cuda-test:dev"

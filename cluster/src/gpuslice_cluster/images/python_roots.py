@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gpuslice
-from gpuslice.cluster.images import roots
-from gpuslice.cluster.images.archive import Tree
+from gpuslice_cluster.images import roots
+from gpuslice_cluster.images.archive import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Starts the components of a plan in order, restarts one that ends, as systemd would, and stops them all in reverse.
 
-    python -m gpuslice.cluster.supervisor FOLDER [OWNER-PID]
+    python -m gpuslice_cluster.supervisor FOLDER [OWNER-PID]
 
 FOLDER holds the plan; the status and the logs land there. It ends on SIGTERM, or when the owner does. If it is killed
 itself, the kernel kills its components, so nothing is left running.
@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from gpuslice.cluster import components, dying
-from gpuslice.cluster.components import Component, State, Status
+from gpuslice_cluster import components, dying
+from gpuslice_cluster.components import Component, State, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

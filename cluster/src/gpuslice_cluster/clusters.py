@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import claims, components
-from gpuslice.cluster import node as nodes
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.control_plane import GPUSLICE_WEBHOOKS, Layout
 from gpuslice.model.errors import GpusliceError
+from gpuslice_cluster import claims, components
+from gpuslice_cluster import node as nodes
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.control_plane import GPUSLICE_WEBHOOKS, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.cluster.components import Component, State, Status
+    from gpuslice_cluster.components import Component, State, Status
 
 _SECONDS_TO_STOP: Final = 60.0
-_SUPERVISOR: Final = "gpuslice.cluster.supervisor"
+_SUPERVISOR: Final = "gpuslice_cluster.supervisor"
 #: The descriptor that a supervisor keeps open.
 _KEPT: Final = 3
 

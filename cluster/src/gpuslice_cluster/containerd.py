@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import network as networks
-from gpuslice.cluster.binaries import MissingProgramError, installed, program
-from gpuslice.cluster.components import Component, Probe
+from gpuslice_cluster import network as networks
+from gpuslice_cluster.binaries import MissingProgramError, installed, program
+from gpuslice_cluster.components import Component, Probe
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.network import Network
+    from gpuslice_cluster.network import Network
 
 #: Inside the node.
 SOCKET: Final = "/run/containerd/containerd.sock"

@@ -1,6 +1,6 @@
 """Holds a node: starts it in namespaces of its own and, when told to end, pulls the plug.
 
-    python -m gpuslice.cluster.node_process FOLDER
+    python -m gpuslice_cluster.node_process FOLDER
 
 If this process is killed, the kernel kills the node too. What outlives its processes (empty control groups, the folder
 in /run) is removed before it starts again, or when the cluster gives back what it has.
@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice.cluster import claims, dying
-from gpuslice.cluster import node as nodes
-from gpuslice.cluster.binaries import installed
+from gpuslice_cluster import claims, dying
+from gpuslice_cluster import node as nodes
+from gpuslice_cluster.binaries import installed
 
 _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
 
@@ -27,7 +27,7 @@ def main(folder: Path) -> int:
     assert description is not None
     claims.clean(description.network)
     outside = os.open("/proc/self/ns/net", os.O_RDONLY)
-    inside = (sys.executable, "-m", "gpuslice.cluster.first_process", str(folder), str(outside))
+    inside = (sys.executable, "-m", "gpuslice_cluster.first_process", str(folder), str(outside))
     node = subprocess.Popen(
         # --kill-child: the kernel kills the first process, and with it the node, when its parent ends.
         (installed("unshare"), *_NAMESPACES, "--fork", "--kill-child", *inside),

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.cluster import claims, components, containerd, kubelet
-from gpuslice.cluster.binaries import installed
-from gpuslice.cluster.components import Component, Plan, Probe
-from gpuslice.cluster.kubelet import Identity
-from gpuslice.cluster.network import Network
-from gpuslice.cluster.pki import Authority
 from gpuslice.model.errors import GpusliceError
+from gpuslice_cluster import claims, components, containerd, kubelet
+from gpuslice_cluster.binaries import installed
+from gpuslice_cluster.components import Component, Plan, Probe
+from gpuslice_cluster.kubelet import Identity
+from gpuslice_cluster.network import Network
+from gpuslice_cluster.pki import Authority
 
 if TYPE_CHECKING:
-    from gpuslice.cluster.control_plane import Layout
+    from gpuslice_cluster.control_plane import Layout
 
 COMPONENT: Final = "node"
 #: In a cluster's folder.
@@ -72,10 +72,10 @@ def plan(layout: Layout, description: Description, *, stage: int) -> Component:
     components.write(folder / components.PLAN, Plan(inside))
     return Component(
         COMPONENT,
-        (sys.executable, "-m", "gpuslice.cluster.node_process", str(folder)),
+        (sys.executable, "-m", "gpuslice_cluster.node_process", str(folder)),
         ready=Probe(url=f"http://{network.node}:{kubelet.HEALTH_PORT}/healthz"),
         stage=stage,
-        after=(sys.executable, "-m", "gpuslice.cluster.claims", str(layout.folder)),
+        after=(sys.executable, "-m", "gpuslice_cluster.claims", str(layout.folder)),
     )
 
 

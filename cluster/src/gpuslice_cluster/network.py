@@ -15,8 +15,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from gpuslice.cluster.binaries import installed
 from gpuslice.model.errors import GpusliceError
+from gpuslice_cluster.binaries import installed
 
 #: Cut into blocks of two times 256 addresses: one for the link, one for the pods.
 POOL: Final = IPv4Network("10.214.0.0/16")

@@ -9,20 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import claims, control_plane, installation
-from gpuslice.cluster import node as nodes
-from gpuslice.cluster.clusters import Cluster, ClusterError, clusters_folder, new_layout
-from gpuslice.cluster.images import catalogue
 from gpuslice.simulator import configuration
 from gpuslice.simulator import machine as machines
+from gpuslice_cluster import claims, control_plane, installation
+from gpuslice_cluster import node as nodes
+from gpuslice_cluster.clusters import Cluster, ClusterError, clusters_folder, new_layout
+from gpuslice_cluster.images import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from gpuslice.cluster.components import Status
-    from gpuslice.cluster.images.catalogue import Built
     from gpuslice.simulator.machine import Machine
+    from gpuslice_cluster.components import Status
+    from gpuslice_cluster.images.catalogue import Built
 
 DEFAULT_NAME: Final = "gpuslice"
 DEFAULT_GPUS: Final = "2xA100-40GB"

@@ -5,7 +5,7 @@ claim it is to make its folder, with a file that says for whom. Whoever has the 
 kernel drops the lock however the holder ends. So a claim that nobody holds is what a killed cluster left, and whoever
 brings up the next one takes everything back.
 
-    python -m gpuslice.cluster.claims FOLDER
+    python -m gpuslice_cluster.claims FOLDER
 
 gives back what the cluster in this folder has: its supervisor does so when the node has ended for good.
 """
@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster import cgroups
-from gpuslice.cluster import network as networks
-from gpuslice.cluster.network import Network
 from gpuslice.model.errors import GpusliceError
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
 from gpuslice.system import processes
 from gpuslice.system.processes import ProcessIdentity
+from gpuslice_cluster import cgroups
+from gpuslice_cluster import network as networks
+from gpuslice_cluster.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

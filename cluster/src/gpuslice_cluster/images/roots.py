@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.cluster.binaries import installed
-from gpuslice.cluster.images.archive import Tree, merged_folders
 from gpuslice.model.errors import GpusliceError
+from gpuslice_cluster.binaries import installed
+from gpuslice_cluster.images.archive import Tree, merged_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

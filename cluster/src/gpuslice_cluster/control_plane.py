@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.cluster.binaries import program
-from gpuslice.cluster.components import Component, Probe
-from gpuslice.cluster.pki import Authority, Pair
 from gpuslice.installing.options import NAMESPACE, WEBHOOK
+from gpuslice_cluster.binaries import program
+from gpuslice_cluster.components import Component, Probe
+from gpuslice_cluster.pki import Authority, Pair
 
 if TYPE_CHECKING:
     from pathlib import Path

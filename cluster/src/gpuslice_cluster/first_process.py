@@ -1,6 +1,6 @@
 """The first process of a node: makes its network, its control groups and its file tree, then runs what is in the plan.
 
-    unshare --mount --pid --net --uts --ipc --fork python -m gpuslice.cluster.first_process FOLDER DESCRIPTOR
+    unshare --mount --pid --net --uts --ipc --fork python -m gpuslice_cluster.first_process FOLDER DESCRIPTOR
 
 Processes whose parent ended are handed to it by the kernel, and it collects them. When it ends, so does the whole node.
 """
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice.cluster import cgroups, claims
-from gpuslice.cluster import network as networks
-from gpuslice.cluster import node as nodes
+from gpuslice_cluster import cgroups, claims
+from gpuslice_cluster import network as networks
+from gpuslice_cluster import node as nodes
 
 _MS_BIND: Final = 0x1000
 _MS_REC: Final = 0x4000
@@ -69,7 +69,7 @@ def _mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: st
 
 
 def _run_supervisor(folder: Path) -> int:
-    arguments = [sys.executable, "-m", "gpuslice.cluster.supervisor", str(folder)]
+    arguments = [sys.executable, "-m", "gpuslice_cluster.supervisor", str(folder)]
     supervisor = os.posix_spawn(sys.executable, arguments, os.environ)
     while True:
         ended, status = os.wait()
