@@ -11,10 +11,10 @@
  * descriptor open. Where that fails there are new ones, which `cells_inode` names, and a process with others is denied.
  *
  * Reserving memory (interposer/reserve.h) needs no lock. Before a process asks the driver for more than it has charged
- * it adds to `charged` in its own cell and then sums all cells of the GPU: whoever adds later sees whoever added
- * before, so two cannot both fit into the last gap. There is no total that could go stale: the sum is the truth,
- * and clearing a dead process's cells is all of recovery. What a process frees it may keep charged as spare, and take from
- * there again without a look at anybody else; whoever finds too little room takes the spare of others first. */
+ * it adds to `charged` in its own cell and then sums all cells of the GPU. A process that adds later sees what was
+ * added before, so two cannot both fit into the last gap. There is no total that could go stale: the sum is the truth,
+ * and clearing a dead process's cells is all of recovery. A process may keep what it frees charged as spare, and take
+ * it again without a look at other cells. A process that finds too little room reclaims the spare of others first. */
 #ifndef GPUSLICE_PAGE_H
 #define GPUSLICE_PAGE_H
 
@@ -118,7 +118,7 @@ struct gpuslice_attach {
 
 /* gpuslice_attached.status */
 #define GPUSLICE_ATTACH_OK 0u
-#define GPUSLICE_ATTACH_DENIED 1u  /* wrong token, or somebody else's session */
+#define GPUSLICE_ATTACH_DENIED 1u  /* wrong token, or another pod's session */
 #define GPUSLICE_ATTACH_UNKNOWN 2u /* no such session */
 #define GPUSLICE_ATTACH_FULL 3u    /* no slot left */
 #define GPUSLICE_ATTACH_BROKEN 4u  /* the agent cannot serve it: the message says why */
@@ -133,7 +133,7 @@ struct gpuslice_attached { /* with status OK, two descriptors travel with it: co
 /* To GPUSLICE_ATTACH_PROCESSES no descriptor comes, `slot` is the number of processes, and after the answer come as many: */
 struct gpuslice_process {
     uint32_t pid;     /* as the machine knows it */
-    uint32_t own_pid; /* as whoever asked knows it; 0 if it does not see it */
+    uint32_t own_pid; /* in the asking process's PID namespace; 0 if it is not visible there */
 };
 _Static_assert(sizeof(struct gpuslice_attach) == 208 && sizeof(struct gpuslice_attached) == 128, "fixed sizes");
 

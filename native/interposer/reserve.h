@@ -83,7 +83,7 @@ static inline struct page_sum page_sum(const struct page *page, uint32_t gpu) {
     return (struct page_sum){.charged = units * GPUSLICE_UNIT + overhead, .spare = (units - held) * GPUSLICE_UNIT};
 }
 
-/* What is in use, for those who ask how much there is. */
+/* What is in use, for queries such as cuMemGetInfo. */
 static inline uint64_t page_used(const struct page *page, uint32_t gpu) {
     struct page_sum sum = page_sum(page, gpu);
     return sum.charged - sum.spare;

@@ -44,7 +44,7 @@ struct parameters {
 
 static _Atomic bool complained[COMPLAINTS];
 
-/* A program whose stderr nobody reads must not stop in an allocation because of us. */
+/* A line is dropped when stderr is full: the program must not stop in an allocation because of us. */
 static void write_line(const char *line, int length, size_t room) {
     struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (length > 0 && poll(&output, 1, 0) == 1) {
@@ -122,7 +122,7 @@ static void take_line(struct parameters *parameters, char *line) {
     }
 }
 
-/* A file that the agent mounted is on a read-only mount. One that is not, somebody in the container put there. */
+/* A file that the agent mounted is on a read-only mount. Any other file was put there from within the container. */
 static bool read_file(struct parameters *parameters, int folder, const char *name) {
     int descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct statvfs mount;
@@ -180,8 +180,8 @@ static bool in_container(void) {
            strncmp(info.dli_fname, LIBRARY_FOLDER, strlen(LIBRARY_FOLDER)) == 0;
 }
 
-/* Mounted files win over the environment: the agent wrote them, anybody writes the environment. In a container the
- * environment counts for nothing, because its root can move the files out of sight. NULL, or why not. */
+/* Mounted files win over the environment: the agent wrote them, and any program can set the environment. In a container
+ * the environment counts for nothing, because its root can move the files out of sight. NULL, or why not. */
 static const char *find_parameters(struct parameters *parameters, uint32_t *count) {
     *count = read_folder(parameters);
     if (*count == 0 && in_container()) {
@@ -535,7 +535,7 @@ bool session_attach(bool observer) {
     return attached;
 }
 
-/* ---- who else is there ---- */
+/* ---- the other processes of the session ---- */
 
 static bool receive_all(int connection, void *to, size_t size) {
     size_t received = 0;

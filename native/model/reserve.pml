@@ -9,10 +9,10 @@
  * Proven for the sizes below, over all orders of all steps:
  *   - what living processes hold never exceeds the limit, and with their spare never what their cells say (assertions);
  *   - when all is over the cells say exactly what is held and kept (assertions at the end), after any kill and clear;
- *   - nobody waits for anybody: no order of steps gets stuck (Spin's check for invalid end states);
- *   - with -DLOWERED=n: the agent lowers the limit at any moment; whoever asks after that is granted nothing with which
- *     more than the lowered limit is held, whatever is kept from before;
- *   - with -DFITS: requests that fit together are all granted, though all that they need is somebody's spare at first;
+ *   - no process waits for another: no order of steps gets stuck (Spin's check for invalid end states);
+ *   - with -DLOWERED=n: the agent lowers the limit at any moment; no request after that is granted that would bring
+ *     what is held above the lowered limit, whatever is kept from before;
+ *   - with -DFITS: requests that fit together are all granted, though all that they need is another's spare at first;
  *   - with -DCONTEST: of two requests that fit alone but not together not both are refused for want of room;
  *   - with -DCONTEST -DPAUSES and weak fairness: one of them is granted after all, however many attempts that takes.
  *
@@ -22,9 +22,10 @@
  * long. PAUSES stands for that: the process in the higher slot stays in its pause until the other had an attempt to
  * itself. Weaker memory orders than sequential consistency are not in the model either, nor epochs that go round.
  *
- * -DKEPT=n: so much is spare in the first slot at first. -DONCE: nobody gives back while it lives, so that three tenants
- * and a kill are few enough states. These break the protocol, and Spin must find it: -DSUM_FIRST as a check-then-add
- * would, -DANY_EPOCH by using spare from before the limit was lowered, -DNO_RECHECK by growing within the limit that was. */
+ * -DKEPT=n: so much is spare in the first slot at first. -DONCE: no process gives back while it lives, so that three
+ * tenants and a kill are few enough states. These break the protocol, and Spin must find it: -DSUM_FIRST as a check
+ * before the addition would, -DANY_EPOCH by using spare from before the limit was lowered, -DNO_RECHECK by growing
+ * within the limit that was. */
 
 #ifndef TENANTS
 #define TENANTS 2
@@ -237,7 +238,7 @@ again:
         atomic { !killed[me] -> ended[me] = true }
     } unless {
         killed[me];
-        held[me] = 0; /* the kernel and the driver, before anybody hears of its end */
+        held[me] = 0; /* the kernel and the driver, before the agent hears of its end */
         d_step { charged[me] = 0; spare[me] = 0; seen_epoch[me] = 0; killed[me] = false; /* the agent */
                  sum = 0; idle = 0; at = 0; looks = 0; attempt = 0; n = 0; total = 0; most = LIMIT; now = 0;
                  fits = false; success = false; asked_after = false };
@@ -252,7 +253,7 @@ proctype agent() {
 }
 #endif
 
-/* Kills the first or the last at any moment, or nobody. */
+/* Kills the first or the last tenant at any moment, or neither. */
 proctype reaper() {
     byte kills = 0;
     do

@@ -3,7 +3,7 @@
  * always busy has been served; it grows by (time / n) and stands still while nothing runs. A process that submits work
  * of d needs progress to grow by d, so every point in its queue is a value of progress, known at submission, and no
  * later arrival changes it: only the wall-clock time at which progress gets there moves. That makes submission one
- * atomic add; time is worked out when somebody asks, and nobody needs a thread.
+ * atomic add; time is worked out when a call asks for it, without a thread.
  *
  * Progress is in 1/1024 ns so that division by n loses nothing that matters. */
 #ifndef GPUSLICE_SIMULATOR_ENGINE_H

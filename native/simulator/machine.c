@@ -65,7 +65,7 @@ static uint32_t lanes_of(const struct sim_slot *slot) {
     return lanes < SIM_LANES ? (uint32_t)lanes : SIM_LANES;
 }
 
-/* Called under the machine lock for a slot whose owner is dead, or that nobody has yet. Writes only what is not zero,
+/* Called under the machine lock for a slot whose owner is dead, or that has had no owner. Writes only what is not zero,
  * so that pages of the sparse file that were never touched stay that way. */
 static void clear_slot(struct sim_machine *machine, uint32_t number) {
     struct sim_slot *slot = &machine->slots[number];

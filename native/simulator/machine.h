@@ -3,7 +3,7 @@
  * the state. All-zero state is a machine at rest, so creating one is writing the description and nothing else.
  *
  * Who is alive is the kernel's word: a process holds a POSIX lock on its slot's byte of the `slots` file, the kernel
- * drops it however the process dies, and tells whoever probes the lock the owner's PID in the prober's own PID
+ * drops it however the process dies, and tells a process that probes the lock the owner's PID in the prober's own PID
  * namespace (so NVML outside a container shows host PIDs). The `slots` file is opened once per library and never
  * closed: POSIX locks go when a process closes any descriptor of the file.
  *
@@ -78,7 +78,7 @@ struct sim_description {
     uint64_t magic;
     uint32_t version, gpu_count;
     uint64_t file_bytes;    /* sizeof(struct sim_machine): refuses a library of another build */
-    uint64_t kernel_ns;     /* what a kernel that nobody described takes at least */
+    uint64_t kernel_ns;     /* what a kernel that the simulator does not know takes at least */
     uint64_t wave_ns;       /* and for each full load of the GPU with threads */
     uint32_t cuda_version;  /* 13040 */
     uint32_t reserved;
@@ -165,7 +165,7 @@ struct sim_machine {
     _Atomic uint32_t slots_high; /* slots at and above this were never used */
     _Atomic uint32_t next_instance_id;
     _Atomic uint64_t xid_count;
-    _Atomic uint64_t reaped_ns;  /* when somebody last looked for dead processes */
+    _Atomic uint64_t reaped_ns;  /* when a process last looked for dead ones */
     struct sim_xid xids[SIM_XID_RING];
     struct sim_gpu gpus[SIM_MAX_GPUS];
     struct sim_engine engines[SIM_MAX_DOMAINS];

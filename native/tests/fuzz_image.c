@@ -3,7 +3,7 @@
  *
  * usage: fuzz_image [ROUNDS [SEED]]
  *
- * Images go in through calls that know their size, of files and of the linker: a bare pointer nobody can check. */
+ * Images go in through calls that know their size, of files and of the linker: no call can check a bare pointer. */
 #define _GNU_SOURCE
 #include "check.h"
 

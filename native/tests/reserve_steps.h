@@ -1,5 +1,5 @@
-/* The reserve protocol with a step at every access to the books, for test_reserve.c: included once, by whoever says
- * what happens at a step. */
+/* The reserve protocol with a step at every access to the books, for test_reserve.c: included once, by the file that
+ * defines what happens at a step. */
 #ifndef GPUSLICE_RESERVE_STEPS_H
 #define GPUSLICE_RESERVE_STEPS_H
 

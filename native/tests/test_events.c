@@ -99,7 +99,7 @@ static void streams_wait_for_events(void) {
     CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(event));
     CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(second));
     CHECK(first_float(memory) == 2);
-    /* An event that is gone holds nobody up. */
+    /* An event that is gone holds no stream up. */
     pthread_mutex_lock(&gate);
     CHECK_RESULT(CUDA_SUCCESS, cuLaunchHostFunc(first, wait_at_gate, NULL));
     CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(event, first));
@@ -177,7 +177,7 @@ static void other_processes_share_events(pid_t exporter, int channel) {
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
     CHECK(kill(exporter, SIGKILL) == 0);
     CHECK(waitpid(exporter, NULL, 0) == exporter);
-    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(event)); /* nobody waits for the dead */
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(event)); /* a dead process's work is not waited for */
     CHECK_RESULT(CUDA_SUCCESS, cuEventDestroy(event));
     CHECK_RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenEventHandle(&event, handle));
     memset(&handle, 0, sizeof handle);

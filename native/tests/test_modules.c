@@ -236,7 +236,7 @@ static void the_linker_keeps_all_names(void) {
     CHECK(bytes == 8);
     CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(module));
 
-    /* A cubin is an input too, and code that nobody can look into may hold any kernel. */
+    /* A cubin is an input too, and code that the simulator cannot read may hold any kernel. */
     CUlinkState relinker;
     void *larger;
     CHECK_OR_EXIT(CUDA_SUCCESS, cuLinkCreate(0, NULL, NULL, &relinker));

@@ -27,7 +27,7 @@ struct capture { /* one stream's part */
 
 /* Takes the graph over when it succeeds. */
 CUresult sequence_begin(struct stream *stream, struct graph *graph, bool existing, CUstreamCaptureMode mode);
-/* Returns the graph, for whoever it goes to. */
+/* Ends it and returns its graph, which it no longer owns. */
 struct graph *sequence_end(struct sequence *sequence);
 /* Ends it, and its graph unless that is the caller's. */
 void sequence_throw_away(struct sequence *sequence);

@@ -31,7 +31,7 @@ _Atomic uint32_t stream_attention;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;  /* for the worker: there is more to do */
-static pthread_cond_t finished; /* for those who wait: something was done */
+static pthread_cond_t finished; /* for threads that wait: something was done */
 static struct stream *deferring;  /* streams with deferred work */
 static struct stream *running;    /* whose first operation is being done now */
 static struct finalizer *finalizers, **last_finalizer = &finalizers;
@@ -154,7 +154,7 @@ static bool run_one_finalizer(void) {
     return true;
 }
 
-/* Readiness is a matter of time or of memory that somebody writes, so it is looked for in growing intervals. */
+/* Readiness depends on time or on memory that the program writes, so the worker looks for it in growing intervals. */
 static void nap(long nanoseconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);

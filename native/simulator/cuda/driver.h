@@ -46,7 +46,7 @@ struct object {
 
 /* Zeroed memory for an object of that kind; NULL when the host is out of memory. */
 void *object_new(enum kind kind, size_t size);
-/* True for exactly one caller: whoever gets true owns the teardown and must call object_free afterwards. */
+/* True for exactly one caller, which then owns the teardown and must call object_free afterwards. */
 bool object_retire(void *object, enum kind kind);
 void object_free(void *object, enum kind kind);
 static inline bool object_is(const void *object, enum kind kind) {
@@ -68,7 +68,7 @@ struct device { /* what one CUDA ordinal stands for: a GPU, or one MIG compute i
     uint64_t memory_bytes;
     CUuuid uuid;
     char name[128];
-    struct context *primary; /* under the process lock, as is what follows; NULL until somebody asks for its handle */
+    struct context *primary; /* under the process lock, as is what follows; NULL until its handle is asked for */
     int primary_users;
     bool primary_closing;
     unsigned int primary_flags;
@@ -103,7 +103,7 @@ struct context {
     bool primary;
     uint64_t id;
     _Atomic int attached;         /* cuCtxAttach */
-    _Atomic bool closing;         /* somebody is destroying it */
+    _Atomic bool closing;         /* a thread is destroying it */
     struct stream *legacy_stream; /* stream 0 and CU_STREAM_LEGACY */
     struct stream *thread_stream; /* CU_STREAM_PER_THREAD */
     pthread_mutex_t lock;         /* guards `streams` and `storage` */
@@ -246,9 +246,9 @@ CUresult operation_execute(struct stream *stream, const struct operation *operat
 /* capture.c: appends a node for the operation to the graph that the stream is captured into. For OPERATION_ALLOCATE
  * the node's address is stored through `address`. */
 CUresult capture_add(struct stream *stream, const struct operation *operation, CUdeviceptr *address);
-/* For calls that the driver forbids while somebody captures, unless the capture's mode or the thread's says otherwise
+/* For calls that the driver forbids during a capture, unless the capture's mode or the thread's says otherwise
  * (allocations that are not stream-ordered, synchronous copies): CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture is
- * invalid from then on. One load when nobody captures. */
+ * invalid from then on. One load when no stream captures. */
 CUresult capture_check(void);
 
 /* ---- modules and kernels (module.c, function.c, kernels.c) ---- */
@@ -269,7 +269,7 @@ struct function {
     struct function *next; /* of the same module */
     char *name;
     const uint8_t *argument_sizes; /* in order, each naturally aligned */
-    int argument_count;            /* 0: a kernel nobody described, which never reads its arguments */
+    int argument_count;            /* 0: a kernel that is not known here, which never reads its arguments */
     /* Named kernels really compute; NULL: succeeds and does nothing. */
     CUresult (*compute)(void **arguments, const unsigned int grid[3], const unsigned int block[3]);
     uint64_t (*duration_ns)(void **arguments); /* NULL: by size, see function_duration_ns */

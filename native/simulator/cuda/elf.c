@@ -118,7 +118,7 @@ CUresult elf_parse(const void *bytes, size_t size, struct image *image) {
         return CUDA_ERROR_INVALID_IMAGE;
     }
     Elf64_Shdr names = section_at(&elf, elf.header.e_shstrndx);
-    for (size_t i = 1; i < elf.header.e_shnum; i++) { /* section 0 is nobody's */
+    for (size_t i = 1; i < elf.header.e_shnum; i++) { /* section 0 is reserved */
         Elf64_Shdr section = section_at(&elf, i);
         const char *name = text_at(&elf, &names, section.sh_name);
         CUresult result = CUDA_SUCCESS;

@@ -39,7 +39,7 @@ static bool is_recorded(const struct event *event) {
 
 struct event_mark event_mark(const struct event *event) {
     const struct event_state *state = event->state;
-    for (;;) { /* until nobody records it in between */
+    for (;;) { /* until no thread records it in between */
         uint64_t issued = atomic_load(&state->issued), executed = atomic_load(&state->executed);
         uint64_t point = executed == issued ? atomic_load(&state->point) : UINT64_MAX;
         if (atomic_load(&state->executed) == executed) {
@@ -87,7 +87,7 @@ bool event_passed(struct event *event, struct event_mark mark) {
     if (point != UINT64_MAX && sim_engine_reached(&driver.process, state->domain, point)) {
         return true;
     }
-    /* The work of a process that is gone will never be done, and nobody should wait for it. */
+    /* The work of a process that is gone will never be done, so its event counts as reached. */
     uint32_t slot = atomic_load(&state->slot);
     return slot != 0 && !recorded_here(state) && !sim_slot_alive(&driver.process, slot - 1, NULL);
 }

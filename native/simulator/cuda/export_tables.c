@@ -70,7 +70,7 @@ static const slot runtime_table[RUNTIME_SLOTS] = {
     (slot)accept,
 };
 
-/* ---- a094798c: memory in which profiling tools leave their hooks; here nobody does ---- */
+/* ---- a094798c: memory in which profiling tools leave their hooks; here none does ---- */
 
 static uint32_t tool_hooks[1024], more_tool_hooks[14];
 

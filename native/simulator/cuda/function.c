@@ -9,7 +9,7 @@
 #define DEFAULT_SHARED_BYTES 49152 /* what a block gets without asking for more */
 #define THREADS_PER_BLOCK 1024
 #define REGISTERS_PER_THREAD 32
-#define MAX_DURATION_NS 3600000000000ull /* an hour: nobody waits longer, and sums of it cannot overflow */
+#define MAX_DURATION_NS 3600000000000ull /* an hour: more is a mistake, and sums of it cannot overflow */
 
 /* ---- making and unmaking: module.c keeps the list ---- */
 

@@ -322,7 +322,7 @@ static bool is_allocated(const struct node *node) {
     return block != NULL && atomic_load(&block->charged);
 }
 
-/* Allocations of an earlier launch that nobody freed: freed now if the graph was instantiated that way. */
+/* Frees what an earlier launch left allocated. An error if the graph was not instantiated for that. */
 static CUresult settle_leftovers(const struct graph_exec *exec) {
     for (size_t i = 0; i < exec->graph->node_count; i++) {
         const struct node *node = exec->graph->nodes[i];

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* An allocation that a launch made and nobody freed is the program's, even when the graph is gone: it becomes one like
+/* An allocation of a launch that is not freed is the program's, even when the graph is gone: it becomes one like
  * cuMemAllocAsync's. Runs when no deferred work can use the address any more. */
 static void reservation_end(void *data) {
     struct reservation *reservation = data;

@@ -1,5 +1,5 @@
-/* What the simulator wants from a code image: the names of its kernels and variables. Images are bytes that somebody
- * else wrote, so parsing trusts no size or offset in them; only copies of what was found are kept. */
+/* What the simulator wants from a code image: the names of its kernels and variables. Images are bytes from
+ * outside, so parsing trusts no size or offset in them; only copies of what was found are kept. */
 #ifndef GPUSLICE_SIMULATOR_IMAGE_H
 #define GPUSLICE_SIMULATOR_IMAGE_H
 

@@ -1,5 +1,5 @@
-/* Launches. cuLaunchKernel is the call that everything else is measured against, so its common path (a kernel nobody
- * described, while nothing captures or waits) is a few checks, one division-free duration and one submission.
+/* Launches. cuLaunchKernel is the call that everything else is measured against, so its common path (an unknown
+ * kernel, while nothing captures or waits) is a few checks, one division-free duration and one submission.
  *
  * A GPU that an XID took off the bus answers CUDA_ERROR_LAUNCH_FAILED to every launch, as real drivers do to contexts
  * that had work on it; new contexts on it are refused as unavailable (context.c). */
@@ -50,7 +50,7 @@ static inline CUresult check(CUfunction handle, const unsigned int grid[3], cons
     return atomic_load_explicit(&gpu->lost, memory_order_relaxed) ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 
-/* The long way: somebody captures, or has work that waits. */
+/* The long way: a stream captures, or has work that waits. */
 static CUresult submit(struct stream *stream, struct function *function, const unsigned int grid[3],
                        const unsigned int block[3], unsigned int shared_bytes, void **arguments) {
     struct operation operation = {

@@ -64,7 +64,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
     if (!object_retire(unloaded, KIND_LIBRARY)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    object_retire(unloaded->module, KIND_MODULE); /* cuModuleUnload refuses it: nobody else can have */
+    object_retire(unloaded->module, KIND_MODULE); /* never fails: cuModuleUnload refuses a library's module */
     module_close(unloaded->module);
     object_free(unloaded, KIND_LIBRARY);
     return CUDA_SUCCESS;
@@ -179,7 +179,7 @@ CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *off
     return cuFuncGetParamInfo((CUfunction)kernel, index, offset, size);
 }
 
-/* One value for all devices: nobody has been seen to set different ones. */
+/* One value for all devices: no program has been seen to set different ones. */
 CUresult CUDAAPI cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice ordinal) {
     struct function *function;
     struct device *device;

@@ -19,7 +19,7 @@ struct module {
     struct context *context; /* NULL: a library's */
     struct library *library; /* NULL: not a library's */
     struct image image;
-    struct function *functions; /* those that somebody asked for; under the modules' lock, like the next two */
+    struct function *functions; /* those that the program asked for; under the modules' lock, like the next two */
     struct variable *variables;
     struct module *previous, *next;
 };
@@ -31,7 +31,7 @@ struct library {
 
 /* A module for an image that was read into `image`, which is the module's (or freed) from then on. */
 CUresult module_open(struct image *image, struct context *context, struct library *library, struct module **module);
-void module_close(struct module *module); /* for whoever retired it */
+void module_close(struct module *module); /* for the caller that retired it */
 CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address, size_t *bytes);
 /* The first `count` functions by order in the image; fewer when it has fewer. */
 CUresult module_functions(struct module *module, CUfunction *functions, unsigned int count);

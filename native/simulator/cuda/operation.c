@@ -117,7 +117,7 @@ static CUresult copy_arguments(struct operation *operation) {
         function_arguments(function, operation->kernel.arguments, operation->kernel.extra, unpacked, &arguments);
     operation->kernel.arguments = operation->kernel.extra = NULL;
     if (result != CUDA_SUCCESS || arguments == NULL) {
-        return result; /* a kernel that nobody described never reads its arguments */
+        return result; /* an unknown kernel never reads its arguments */
     }
     size_t count = (size_t)function->argument_count, room = count * sizeof(void *);
     for (size_t i = 0; i < count; i++) {

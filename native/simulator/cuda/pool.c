@@ -1,5 +1,5 @@
 /* Stream-ordered memory: pools hold what was freed to them until a synchronization finds them above their release
- * threshold, or somebody trims them. Memory nodes of graphs draw on a pool of their own, one per device. */
+ * threshold, or the program trims them. Memory nodes of graphs draw on a pool of their own, one per device. */
 #include "driver.h"
 
 #include <string.h>

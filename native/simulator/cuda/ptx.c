@@ -131,7 +131,7 @@ CUresult ptx_parse(const char *text, size_t size, struct image *image) {
     const char *terminator = memchr(text, '\0', size);
     struct reader reader = {text, terminator != NULL ? terminator : text + size};
     size_t depth = 0;
-    bool external = false; /* `.extern .global x` is somebody else's */
+    bool external = false; /* `.extern .global x` belongs to another module */
     for (struct token token = next_token(&reader); token.length > 0; token = next_token(&reader)) {
         CUresult result = CUDA_SUCCESS;
         if (token_is(token, "{")) {

@@ -232,7 +232,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Managed memory is one memory here, whoever it is attached to. */
+/* Managed memory is one memory here, so attaching it to a stream changes nothing. */
 CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t length, unsigned int flags) {
     struct stream *stream;
     CUresult result = stream_from(handle, &stream);

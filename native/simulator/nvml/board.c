@@ -117,7 +117,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperat
     }
 }
 
-/* ---- fans: only boards that stand on somebody's desk have one ---- */
+/* ---- fans: only desktop boards have one ---- */
 
 GETTER(nvmlDeviceGetNumFans, WHOLE_GPU, unsigned int, is_geforce(target.spec))
 GETTER_IF(nvmlDeviceGetFanSpeed, WHOLE_GPU, is_geforce(target.spec), unsigned int, 30 + gpu_load(&target) / 2)

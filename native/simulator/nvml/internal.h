@@ -21,7 +21,7 @@
 extern struct sim_process process;
 
 bool initialized(void);
-/* May the caller change the machine? Root may, and so may whoever owns the simulated machine. */
+/* May the caller change the machine? Root may, and so may the owner of the simulated machine. */
 bool administrator(void);
 /* Copies text as NVML does: all of it or INSUFFICIENT_SIZE. */
 nvmlReturn_t put_string(char *destination, unsigned int size, const char *text);

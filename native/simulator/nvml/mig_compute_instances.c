@@ -14,7 +14,7 @@ static uint64_t scramble(uint64_t value) { /* the finalizer of splitmix64 */
     return value ^ value >> 31;
 }
 
-/* As with the real driver the UUID follows from the GPU's and from both numbers: who makes the same layout again gets
+/* As with the real driver the UUID follows from the GPU's and from both numbers: the same layout made again gets
  * the same UUIDs. It has the form of a version 5 UUID. */
 static void make_uuid(const struct target *target, uint32_t compute, char *uuid, size_t size) {
     char name[sizeof target->spec->uuid + 32];

@@ -2,7 +2,7 @@
  *
  * An instance needs one of its profile's placements with all its memory slices free, and enough compute slices. `used`
  * is written last when an instance is made and first when it is destroyed, so that readers without the lock, and
- * whoever comes after a SIGKILL, see whole instances and nothing else. */
+ * the next process after a SIGKILL, see whole instances and nothing else. */
 #include "internal.h"
 
 static bool overlap(uint32_t start1, uint32_t size1, uint32_t start2, uint32_t size2) {
@@ -161,7 +161,7 @@ static nvmlReturn_t create(const struct target *target, const struct sim_profile
     sim_lock(&process);
     const struct sim_placement *placement = wanted != NULL ? wanted : best_placement(target, profile);
     if (!mig_enabled(target)) {
-        result = NVML_ERROR_NOT_SUPPORTED; /* somebody turned it off meanwhile */
+        result = NVML_ERROR_NOT_SUPPORTED; /* another process turned it off meanwhile */
     } else if (placement != NULL && placement_free(target, placement) && allowance(target, profile) != 0) {
         result = place(target, profile, placement, handle);
     }

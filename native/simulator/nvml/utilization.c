@@ -39,7 +39,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return NVML_SUCCESS;
 }
 
-/* The engines nobody can use here are idle; how long a sample of them takes is what the driver says. */
+/* No program can use these engines here, so they are idle; the sampling period is the driver's. */
 #define IDLE_ENGINE(function)                                                                                          \
     PAIR_GETTER_IF(function, ANY_DEVICE, measurable(&target), unsigned int, 0, SAMPLE_US)
 
