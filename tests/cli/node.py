@@ -84,7 +84,7 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment(extra),
-            # As a shell starts it. In a group whose parents are gone, as ours may be, SIGTSTP stops nobody.
+            # As a shell starts it. In a group whose parents are gone, as ours may be, SIGTSTP stops no process.
             process_group=0,
         )
         self.started.append(process)

@@ -264,7 +264,7 @@ def test_explain_says_once_why_a_pod_is_denied(admit: Admit) -> None:
 
 
 @pytest.mark.parametrize("file", ["castslice.yaml", "native.yaml", "kai.yaml"])
-def test_explain_tells_who_has_a_slice_from_who_asks_for_none(admit: Admit, file: str) -> None:
+def test_explain_tells_a_pod_with_a_slice_from_one_that_asks_for_none(admit: Admit, file: str) -> None:
     once = list(yaml.safe_load_all(admit("-f", PODS / file).stdout))[-1]
     again = admit("-f", "-", "--explain", stdin=yaml.safe_dump(once)).stdout
     assert again.startswith(f"Pod default/{once['metadata']['name']}: untouched, it has its slice already\n")

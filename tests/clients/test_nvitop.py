@@ -1,4 +1,4 @@
-"""nvitop, which nobody here wrote, shows the simulated GPUs and who is on them."""
+"""nvitop, a foreign client, shows the simulated GPUs and the processes on them."""
 
 from __future__ import annotations
 

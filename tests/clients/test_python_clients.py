@@ -1,4 +1,4 @@
-"""Python libraries that nobody here wrote: each runs a program of tests/clients/programs in its own environment."""
+"""Foreign Python libraries: each runs a program of tests/clients/programs in its own environment."""
 
 from __future__ import annotations
 

@@ -34,6 +34,6 @@ async def main(kubeconfig: str, node: str, state: str) -> None:
 
 
 if __name__ == "__main__":
-    # What somebody removes is seen when all is looked at again; the test need not wait for as long as a node does.
+    # The fleet sees a removal when it looks at everything again; the test need not wait for as long as a node does.
     with mock.patch.object(fleet_module, "_REFRESH_SECONDS", 0.5):
         asyncio.run(main(*sys.argv[1:]))

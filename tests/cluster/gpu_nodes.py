@@ -77,7 +77,7 @@ class GpuNode:
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": self.name},
-                "tolerations": [{"operator": "Exists"}],  # nobody says that the node is alive
+                "tolerations": [{"operator": "Exists"}],  # no kubelet says that the node is alive
                 "terminationGracePeriodSeconds": 0,
                 "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}],
                 "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
@@ -152,7 +152,7 @@ def _gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
     try:
         yield node
     finally:
-        # Nobody stands for the node who would end its pods.
+        # No kubelet of the node ends its pods.
         cluster.kubectl("delete", "pods", "--all", "--namespace", namespace, "--grace-period=0", "--force")
         cluster.kubectl("delete", "node", node.name)
         selector = f"--field-selector=spec.nodeName={node.name}"

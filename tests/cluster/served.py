@@ -110,7 +110,7 @@ class Served:
 
 @contextmanager
 def serving(cluster: Cluster, folder: Path) -> Iterator[Served]:
-    """A webhook and a namespace of its own. The tests of one file may be shared out, so no name is anybody's."""
+    """A webhook and a namespace of its own. The tests of one file may run in several workers, so no name is fixed."""
     install_policies(cluster)
     with new_namespace(cluster) as namespace:
         served = Served(cluster, folder, namespace)

@@ -111,7 +111,7 @@ async def test_a_renewal_leaves_no_pod_alone_and_drops_no_connection(
             assert (after["ca.crt"] != before["ca.crt"]) == with_authority
 
             # The kubelet takes up to a minute: the API server trusts by the new Secret while we serve by the old one.
-            # Who has the new authority alone, as with releases of cert-manager that replace bundles, trusts us as well.
+            # A client with the new authority alone, as after cert-manager replaced a bundle, trusts us as well.
             await until(lambda: installed.is_trusted(api, after["ca.crt"]), "that bundles have the new authority")
             await pods.more()
             assert installed.is_shown(before)

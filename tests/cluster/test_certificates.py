@@ -45,7 +45,7 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def configured(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A namespace whose pods go to a webhook, at an address where nobody is yet."""
+    """A namespace whose pods go to a webhook, at an address without a server yet."""
     text = listed(documents(namespace, "https://127.0.0.1:1/", failure_policy="Fail"))
     cluster.kubectl("create", "-f", "-", input=text)
     yield namespace
@@ -96,7 +96,7 @@ async def test_a_secret_that_is_deleted_is_put_back_as_it_was(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("key", ["tls.crt", "tls.key", "authorities.json"])
-async def test_a_secret_that_is_broken_is_repaired_by_who_serves_and_replaced_by_who_does_not(
+async def test_a_broken_secret_is_repaired_by_a_serving_replica_and_replaced_by_another(
     cluster: Cluster, api: Api, configured: str, key: str
 ) -> None:
     broken = json.dumps({"data": {key: base64.b64encode(b"nonsense").decode()}})
@@ -146,7 +146,7 @@ async def test_an_authority_is_replaced_without_a_moment_of_distrust(
             assert clock.ahead < timedelta(hours=3)
             await _nudge(cluster, configured)
             await until(lambda: _changed(first, second, served), "that both serve with a new certificate")  # noqa: B023
-        await until(lambda: _lack(api, configured, old), "that nobody trusts the old authority")
+        await until(lambda: _lack(api, configured, old), "that no configuration trusts the old authority")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-it", "after-it"])
@@ -215,7 +215,7 @@ async def _killed(cluster: Cluster, namespace: str, clock: Clock, writes: int, *
 
 
 class _Watcher:
-    """Looks again and again whether everybody trusts everybody, as new connections of an API server would."""
+    """Looks again and again whether each configuration trusts each server, as an API server that connects does."""
 
     def __init__(self, api: Api, namespace: str, *replicas: Replica) -> None:
         self._api = api
@@ -275,7 +275,7 @@ async def _secret(api: Api, namespace: str) -> dict[str, str]:
 
 
 async def _nudge(cluster: Cluster, namespace: str) -> None:
-    """Nobody notices that a test's clock was moved, but everybody notices a change."""
+    """No server notices that a test moved its clock, but all notice a change."""
     annotation = f"nudge={secrets.token_hex(8)}"
     cluster.kubectl("annotate", "secret", SECRET_NAME, "--namespace", namespace, "--overwrite", annotation)
 

@@ -145,7 +145,7 @@ async def test_while_the_webhook_is_down_only_malformed_requests_are_refused(
         assert isinstance(await _created(api, namespace, _as_large_as_is_looked_at()), dict), "CEL has a budget"
 
 
-async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_change_it_waits_for_nobody(
+async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_change_it_need_not_wait(
     cluster: Cluster, api: Api, namespace: str
 ) -> None:
     install_policies(cluster)
@@ -158,7 +158,7 @@ async def test_a_bad_policy_is_refused_when_it_is_written_and_what_does_not_chan
             refused = await asyncio.to_thread(_refusal, cluster, _policy(namespace, "object.spec &&"))
             assert "match.expression" in refused
             await asyncio.to_thread(cluster.kubectl, "create", "-f", "-", input=json.dumps(good))
-        # Nobody answers any more.
+        # No webhook answers any more.
         cluster.kubectl("label", "slicepolicy", namespace, "more=labels")
         assert "failed calling webhook" in _refusal(cluster, _policy(namespace, "false"), "apply")
         cluster.kubectl("delete", "slicepolicy", namespace)
@@ -250,7 +250,7 @@ def _is_ready(health: str) -> bool:
 
 
 def _kubeconfig_of(cluster: Cluster, account: str, namespace: str, folder: Path) -> Path:
-    """Credentials of that service account, and of nobody else."""
+    """Credentials of that service account alone."""
     token = cluster.kubectl("create", "token", account, "--namespace", namespace).strip()
     view = json.loads(cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]

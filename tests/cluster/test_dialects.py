@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pods"
 PODS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.stem != "policy")
-MARKS = ("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpuslice.io/backend")
+WRITTEN = ("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpuslice.io/backend")
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def test_a_pod_becomes_what_admit_says_it_will(webhook: Served, path: Path) -> N
         eventually(lambda: _claims(webhook, pod) == expected["spec"].get("resourceClaims"), "the webhook knows of none")
         made = created(webhook.cluster, webhook.namespace, pod)
 
-    assert {mark: made["metadata"]["annotations"].get(mark) for mark in MARKS} == {
-        mark: expected["metadata"]["annotations"].get(mark) for mark in MARKS
+    assert {name: made["metadata"]["annotations"].get(name) for name in WRITTEN} == {
+        name: expected["metadata"]["annotations"].get(name) for name in WRITTEN
     }
     assert made["spec"].get("resourceClaims") == expected["spec"].get("resourceClaims")
     for container, wanted in zip(_containers(made), _containers(expected), strict=True):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WHOLE, SLOTS = "nvidia.com/gpu", "nvidia.com/gpu-shared"
 GPU_CLASS = CLASS_RESOURCES[0]
 LIMITS = {"participation": "OptIn", "maximum": {"slots": 2, "devices": 1}}
-MARKS = {"gpuslice.io/dialect": "native", "gpuslice.io/slice": "main: whole GPU", "gpuslice.io/policy": "none"}
+FORGED = {"gpuslice.io/dialect": "native", "gpuslice.io/slice": "main: whole GPU", "gpuslice.io/policy": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def _created(served: Served, asked: Object) -> Object:
 
 
 def test_a_device_by_the_name_of_its_class_is_a_whole_gpu_that_no_rbac_sees(cluster: Cluster, namespace: str) -> None:
-    """Why admission must look at these names: nobody needs to create a claim to have one."""
+    """Why admission must look at these names: a pod needs no claim to have one."""
     with gpu_node(cluster, namespace) as node:
         node.publish(states(1))
         asked = pod(container(limits={GPU_CLASS: "1"}), tolerations=[{"operator": "Exists"}])
@@ -77,7 +77,7 @@ def test_a_device_by_the_name_of_its_class_is_a_whole_gpu_that_no_rbac_sees(clus
         ({"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1}, "asks for 2 devices; at most 1 are allowed"),
     ],
 )
-@pytest.mark.parametrize("annotations", [{}, MARKS | {"gpuslice.io/fraction": "1/9"}], ids=["plain", "marked"])
+@pytest.mark.parametrize("annotations", [{}, FORGED | {"gpuslice.io/fraction": "1/9"}], ids=["plain", "marked"])
 def test_what_the_policy_does_not_allow_is_refused(
     limited: Served, limits: Object, annotations: Object, reason: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_what_the_policy_does_not_allow_is_refused(
 
 @pytest.mark.parametrize("amount", ["8", "8e0", "1Ki", "8000m", 8.0])
 def test_a_whole_gpu_is_sliced_however_it_is_written(limited: Served, amount: str | float) -> None:
-    asked = pod(container(limits={WHOLE: amount}), annotations=MARKS)
+    asked = pod(container(limits={WHOLE: amount}), annotations=FORGED)
     asked["metadata"]["labels"] = {"gpuslice.io/sliced": "true"}
     (made,) = _created(limited, asked)["spec"]["containers"]
     assert made["resources"]["limits"] == {SLOTS: "1"}

@@ -85,7 +85,7 @@ def test_every_policy_and_state_makes_slices_that_the_api_server_accepts(node: G
         assert [each["metadata"]["resourceVersion"] for each in node.slices()] == before, mode
 
 
-def test_what_somebody_deletes_or_changes_is_repaired(node: GpuNode) -> None:
+def test_what_a_user_deletes_or_changes_is_repaired(node: GpuNode) -> None:
     wanted = build(states(4), GpuPolicies())
 
     def specs() -> list[dict[str, object]]:
@@ -160,7 +160,7 @@ def test_sharing_and_mig_keep_to_different_gpus(node: GpuNode) -> None:
     node.waits(*node.start(partition("7g.40gb")))
 
 
-def test_a_gpu_that_nobody_shares_any_more_can_be_partitioned(node: GpuNode) -> None:
+def test_a_gpu_that_is_not_shared_any_more_can_be_partitioned(node: GpuNode) -> None:
     node.publish(states(1))
     (sharing,) = node.start(share(1))
     assert node.device(sharing) == "gpu-00000000"
@@ -190,7 +190,7 @@ def test_only_one_partition_of_a_gpu_has_the_media_engines(node: GpuNode) -> Non
     node.waits(second)
 
 
-def test_a_gpu_to_be_had_whole_is_given_to_nobody_who_wants_a_part(node: GpuNode) -> None:
+def test_a_gpu_to_be_had_whole_goes_to_no_pod_that_wants_a_part(node: GpuNode) -> None:
     node.publish(states(1), GpuPolicies(default=Mode.WHOLE))
     (part,) = node.start(share(4))
     (fraction,) = node.start(Slice(memory=Fraction(1, 2)), sizes=(PRESETS["A100-40GB"].memory_bytes,))

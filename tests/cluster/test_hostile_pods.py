@@ -1,4 +1,4 @@
-"""Pods made to be too much for admission, through the real API server: whoever asks for a GPU never gets past it.
+"""Pods made to be too much for admission, through the real API server: a pod that asks for a GPU never gets past it.
 
 The webhook that rewrites may be missing (`Ignore`), so whatever makes it fail, or makes the API server leave it out,
 lets a pod pass as it was written, with no policy applied. A tenant must not be able to bring that about.
@@ -75,7 +75,7 @@ def test_no_number_of_resources_hides_a_request(webhook: Served, containers: int
             _is_rewritten(webhook, _pod(*full, asks=True))
     else:
         assert _is_rewritten(webhook, _pod(*full, asks=True))
-    # And they are nobody's affair without one.
+    # Without a request the same containers pass untouched.
     assert not _is_rewritten(webhook, _pod(*full))
 
 

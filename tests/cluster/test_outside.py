@@ -75,7 +75,7 @@ def _applied(cluster: Cluster, gpuslice: Path, *options: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Nothing here ends a namespace, and nobody needs it to.
+        # Nothing here ends a namespace, and no test needs it to.
         acting = ("webhookconfigurations", "admissionpolicies", "admissionpolicybindings")
         cluster.kubectl("delete", ",".join(f"{first}{kind}" for kind in acting for first in _FIRST), "--all")
 
@@ -103,7 +103,7 @@ def _webhook(gpuslice: Path, folder: Path, kubeconfig: Path, port: int, *options
 
 
 def _kubeconfig(cluster: Cluster, folder: Path) -> Path:
-    """Of the account that was printed, and of nobody else, made as the document shows it."""
+    """Of the account that was printed alone, made as the document shows it."""
     document = DOCUMENT.read_text()
     making = re.search(r"^user=.*?(?=^gpuslice webhook)", document, re.MULTILINE | re.DOTALL)
     assert making is not None
@@ -163,7 +163,7 @@ def test_what_the_command_prints_is_enough_and_pods_are_read_as_the_settings_say
             cluster.kubectl("apply", "-f", "-", input=json.dumps(SLOTS_FOR_ALL))
             third = pod(container(limits={"nvidia.com/gpumem-percentage": "30"}))
             eventually(lambda: _created(cluster, third)[0] == {SLOTS: "2"}, "two of four slots", seen=log.read_text)
-        # Nobody answers any more, and the API server itself knows a malformed request by the names of the file.
+        # No webhook answers any more, and the API server itself knows a malformed request by the names of the file.
         bad = pod(*CONFIGURED["spec"]["containers"], annotations=CONFIGURED_BADLY)
         eventually(lambda: "failed calling webhook" in _created(cluster, bad)[1], "a refusal")
         assert _created(cluster, CONFIGURED)[0] == {"nvidia.com/gpu": "1"}
@@ -191,7 +191,7 @@ def test_a_pod_is_told_when_no_node_offers_what_it_is_given_and_never_refused(
         cluster.kubectl("delete", "node", "claims", "slots")
 
 
-def test_a_webhook_that_nobody_calls_says_so_once_and_is_called_from_when_it_is_configured(
+def test_a_webhook_without_calls_says_so_once_and_is_called_from_when_it_is_configured(
     cluster: Cluster, gpuslice_command: Path, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)

@@ -91,7 +91,7 @@ class Replica:
         self.certificates.append(certificate)
 
     async def is_trusted_by(self, bundle: str) -> None:
-        """Raises an SSLError unless who has this bundle accepts what it shows."""
+        """Raises an SSLError unless a client with this bundle accepts what it shows."""
         context = ssl.create_default_context(cadata=bundle)
         _reader, writer = await asyncio.open_connection(HOST, self.port, ssl=context)
         writer.close()

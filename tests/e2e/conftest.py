@@ -11,7 +11,7 @@ import pytest
 from gpuslice_cluster import creating
 from gpuslice_cluster.binaries import MissingProgramError, installed, program
 from gpuslice_cluster.clusters import Cluster
-from gpuslice_cluster.creating import Wish
+from gpuslice_cluster.creating import ClusterOptions
 from tests.cluster.sharing import made_once, new_namespace, run_folder, run_process
 from tests.waiting import eventually
 
@@ -37,8 +37,8 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the tests' cluster is kept, as XDG_STATE_HOME."""
 
     def start(folder: Path) -> None:
-        wish = Wish(name=_name(), folder=_place(folder), owner=run_process())
-        creating.create(wish, print)
+        options = ClusterOptions(name=_name(), folder=_place(folder), owner=run_process())
+        creating.create(options, print)
 
     return made_once(tmp_path_factory, "node", start)
 
@@ -67,7 +67,7 @@ def breakable(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster, with all of its GPUs free and nobody else using them until the test ends."""
+    """The cluster, with all of its GPUs free and no other test using them until this one ends."""
     with (run_folder(tmp_path_factory) / "gpus.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield cluster
@@ -86,5 +86,5 @@ def _place(state_home: Path) -> Path:
 def namespace(cluster: Cluster) -> Iterator[str]:
     with new_namespace(cluster) as name:
         yield name
-    # Those who clear namespaces take their time; slices are free when the pods are gone.
+    # The namespace controller takes its time; slices are free when the pods are gone.
     cluster.kubectl("delete", "pods", "--namespace", name, "--all", "--wait=false")

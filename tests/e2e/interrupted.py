@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuslice_cluster import creating
-from gpuslice_cluster.creating import Wish
+from gpuslice_cluster.creating import ClusterOptions
 from tests.cluster.sharing import run_process
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def test_that_does_not_end_by_itself(simulated: Simulated, tmp_path: Path) -> None:
     name = f"interrupted-{os.getpid()}"
     machine = simulated()
-    cluster = creating.create(Wish(name=name, folder=tmp_path / name, owner=run_process(), install=False), print)
+    cluster = creating.create(
+        ClusterOptions(name=name, folder=tmp_path / name, owner=run_process(), install=False), print
+    )
     told = Path(os.environ["TOLD"])
     beside = told.with_name("beside")
     beside.write_text(f"{cluster.folder}\n{machine.name}\n")

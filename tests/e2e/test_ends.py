@@ -20,7 +20,7 @@ from gpuslice.system import processes
 from gpuslice_cluster import claims, components, creating
 from gpuslice_cluster import network as networks
 from gpuslice_cluster import node as nodes
-from gpuslice_cluster.creating import Wish
+from gpuslice_cluster.creating import ClusterOptions
 from tests.cluster.sharing import run_process
 from tests.e2e import breaking
 from tests.e2e.pods import pod, processes_of, read, run, start
@@ -49,8 +49,10 @@ def test_containers_outlive_a_component_of_the_node_that_is_killed(
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster that the test may break."""
-    wish = Wish(name=f"ends-{os.getpid()}", folder=tmp_path / "cluster", owner=run_process(), install=False)
-    made = creating.create(wish, print)
+    options = ClusterOptions(
+        name=f"ends-{os.getpid()}", folder=tmp_path / "cluster", owner=run_process(), install=False
+    )
+    made = creating.create(options, print)
     yield made
     made.remove()
 
@@ -91,7 +93,7 @@ def test_a_cluster_whose_folder_is_gone_still_gives_everything_back(own: Cluster
     assert node is not None
     assert status is not None
     supervisor = os.pidfd_open(status.supervisor)
-    eventually(lambda: _is_removed(own.folder), "nobody writes into it any more")
+    eventually(lambda: _is_removed(own.folder), "no process writes into it any more")
     signal.pidfd_send_signal(supervisor, signal.SIGTERM)
     wait_for_end(supervisor)
     os.close(supervisor)

@@ -1,4 +1,4 @@
-/* Allocates and frees without a pause, and prints a line after every thousand calls. It ends when nobody reads them. */
+/* Allocates and frees without a pause, and prints a line after every thousand calls. It ends when stdout is closed. */
 #include <cuda.h>
 #include <signal.h>
 #include <stdio.h>

@@ -121,7 +121,7 @@ def _close_cells() -> None:
 
 
 def _lease(descriptor: int) -> str:
-    """Granted as soon as nobody else has it open for writing."""
+    """Granted as soon as no other process has it open for writing."""
     for _ in range(1000):
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)

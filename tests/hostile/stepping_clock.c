@@ -1,5 +1,5 @@
-/* Preloaded into a program, it steps the clock that people set by as many seconds as the file STEPPING_CLOCK says. The clocks
- * that nobody sets stay as they are. */
+/* Preloaded into a program, it steps the clock that people set by as many seconds as the file STEPPING_CLOCK says. The
+ * clocks that cannot be set stay as they are. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -106,7 +106,7 @@ def breaches(agent: AgentProcess, session: SessionView) -> int:
     return agent.client().show(session.id).breaches
 
 
-def test_a_forged_environment_of_another_user_frames_nobody(
+def test_a_forged_environment_of_another_user_frames_no_session(
     gpu_agent: AgentProcess, machine: SimulatedMachine, user: StartUser
 ) -> None:
     session = gpu_agent.client().create("1GiB", gpus=["0"], on_breach="kill")
@@ -122,7 +122,7 @@ def test_a_forged_environment_of_another_user_frames_nobody(
     assert gpu_agent.audit("kill") == []
 
 
-def test_a_forged_environment_of_root_in_a_container_frames_nobody(
+def test_a_forged_environment_of_root_in_a_container_frames_no_session(
     gpu_agent: AgentProcess, machine: SimulatedMachine, user: StartUser
 ) -> None:
     session = gpu_agent.client().create("1GiB", gpus=["0"], on_breach="kill")

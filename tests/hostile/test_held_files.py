@@ -110,7 +110,7 @@ def test_a_lease_on_the_cells_costs_the_tenant_its_own(
     serves(agent, let_in(tenant, session), session)
 
 
-def test_locks_on_what_a_tenant_has_are_nobodys_concern(
+def test_locks_on_what_a_tenant_has_do_not_matter(
     agent: AgentProcess, tenant: StartTenant, holder: StartHolder
 ) -> None:
     session = agent.create()

@@ -82,7 +82,7 @@ def test_a_flood_of_forged_tokens_is_no_flood_of_the_api_server(node: Kubernetes
     assert get(port, "Bearer scraper")[0] == 200
 
 
-def test_without_the_api_server_nobody_sees_anything(node: KubernetesNode, port: int) -> None:
+def test_without_the_api_server_no_client_sees_anything(node: KubernetesNode, port: int) -> None:
     node.api.decides = False
     assert get(port, "Bearer scraper")[0] == 503
     assert get(port, path="/healthz") == (200, "OK\n")
@@ -107,7 +107,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_who_wants_it_open_says_so(make_kubernetes_node: MakeKubernetesNode, port: int) -> None:
+def test_open_metrics_are_a_choice(make_kubernetes_node: MakeKubernetesNode, port: int) -> None:
     made = make_kubernetes_node(options=["--metrics", f"127.0.0.1:{port}", "--metrics-access", "open"])
     status, text = get(port)
     assert (status, "gpuslice_gpu_healthy" in text) == (200, True)

@@ -97,7 +97,7 @@ def test_the_neighbours_of_a_held_partition_come_and_go(node: KubernetesNode) ->
 
 
 def test_a_place_that_a_tenant_still_holds_is_not_given_to_the_next(node: KubernetesNode) -> None:
-    """Whoever allocates it (a scheduler that believes the claim gone): the same instance never serves two claims."""
+    """Even if a scheduler believes the claim gone and allocates it: the same instance never serves two claims."""
     held = partition(node, "held", 0)
     node.kubelet.prepared(held)
     with holding(node, held):
@@ -112,7 +112,7 @@ def test_a_place_that_a_tenant_still_holds_is_not_given_to_the_next(node: Kubern
     assert node.leftovers() == []
 
 
-def test_who_looks_after_a_partition_does_not_take_it_along(node: KubernetesNode) -> None:
+def test_a_watcher_of_a_partition_does_not_take_it_along(node: KubernetesNode) -> None:
     device = f"{node.device(1)}-mig-1g-5gb-0"
     owner, administrator = node.claim("owner", Share(device)), node.claim("monitor", Share(device, admin=True))
     node.kubelet.prepared(owner)

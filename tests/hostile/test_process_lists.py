@@ -58,8 +58,8 @@ def test_a_tenant_sees_its_own_processes_and_no_others(node: Node) -> None:
     theirs = node.tenant(other)
     outside = lists(node, None, theirs.process.pid)
     compute = "nvmlDeviceGetComputeRunningProcesses_v3"
-    everybody = {tenant.process.pid for tenant in (*mine, theirs)}
-    assert set(outside["lists"][compute]) == everybody  # the machine's own view has all
+    all_pids = {tenant.process.pid for tenant in (*mine, theirs)}
+    assert set(outside["lists"][compute]) == all_pids  # the machine's own view has all
 
     inside = lists(node, session, theirs.process.pid, mine[0].process.pid)
     own = {tenant.process.pid for tenant in mine}

@@ -38,7 +38,7 @@ def state(process: subprocess.Popen[str]) -> str:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_processes_that_are_stopped_in_the_middle_of_an_allocation_are_in_nobodys_way(node: Node, build: Build) -> None:
+def test_processes_stopped_in_the_middle_of_an_allocation_hold_up_no_other(node: Node, build: Build) -> None:
     chance = random.Random(7)  # noqa: S311 - the same every time
     session = node.session(LIMIT)
     program = build(Path(__file__).with_name("allocating.c"), node.machine.machine.libraries / "libcuda.so.1")

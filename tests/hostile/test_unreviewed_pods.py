@@ -105,7 +105,7 @@ class Installed:
         self.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
 
     def _credentials(self, program: str) -> Path:
-        """Of the service account that the program is installed with, and nobody else's."""
+        """Of the service account that the program is installed with, and no other's."""
         written = self.folder / f"{program}.kubeconfig"
         if not written.exists():
             token = self.cluster.kubectl("create", "token", f"gpuslice-{program}", "--namespace", HOME).strip()
@@ -220,7 +220,7 @@ async def _configuration(api: Api, resource: Resource) -> Object | None:
     return found
 
 
-async def test_under_a_limit_a_pod_that_no_webhook_has_seen_is_refused_and_others_wait_for_nobody(
+async def test_under_a_limit_a_pod_that_no_webhook_has_seen_is_refused_and_no_other_waits(
     installed: Installed, api: Api
 ) -> None:
     said = await _apply(api, {"namespaces": ["team"]})
@@ -237,14 +237,15 @@ async def test_under_a_limit_a_pod_that_no_webhook_has_seen_is_refused_and_other
         assert '"kind":"Pod"' in await _created(api, namespace, NO_GPU)
 
 
-async def test_forged_marks_of_a_review_open_no_door(installed: Installed, api: Api) -> None:
+async def test_forged_annotations_of_a_review_open_no_door(installed: Installed, api: Api) -> None:
     await _apply(api)
     reviewed = json.loads(await _created(api, "team", MODEST))
     installed.kill_webhook()
 
     forged = TOO_MUCH | {"metadata": {}}
-    for marks in ({}, {"labels": reviewed["metadata"]["labels"]}, {"annotations": reviewed["metadata"]["annotations"]}):
-        body = forged | {"metadata": {"name": "forged", **marks}}
+    stored = reviewed["metadata"]
+    for copied in ({}, {"labels": stored["labels"]}, {"annotations": stored["annotations"]}):
+        body = forged | {"metadata": {"name": "forged", **copied}}
         with pytest.raises(ApiError, match="under-gpu-limits"):
             await api.call("POST", PODS.path("team"), parameters={"dryRun": "All"}, body=body)
 
@@ -262,7 +263,7 @@ async def test_a_policy_may_let_pods_pass_while_no_webhook_answers(installed: In
 async def test_a_new_namespace_is_under_its_limits_from_its_first_moment(installed: Installed, api: Api) -> None:
     said = await _apply(api, {"namespaceSelector": {"matchLabels": {"tier": "limited"}}})
     assert said["status"] == "True"
-    # Nobody is there to do anything about it.
+    # No program is there to do anything about it.
     installed.kill_controller()
     installed.kill_webhook()
     name = f"new-{secrets.token_hex(4)}"

@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     int busy = atoi(argv[3]);
-    if (busy) { /* some history, so that whoever asks after "ready" sees a busy process */
+    if (busy) { /* some history, so that a test that asks after "ready" sees a busy process */
         for (int n = 0; n < 60; n++) {
             sim_engine_wait(&self, domain, sim_engine_submit(&self, domain, 10000000));
         }

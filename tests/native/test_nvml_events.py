@@ -150,8 +150,8 @@ def test_an_xid_needs_a_gpu_that_is_there() -> None:
     assert call("gpusliceSimInjectXid", 1, 43) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @on_machine()
-def test_only_who_administers_the_machine_injects() -> None:
+def test_only_an_administrator_of_the_machine_injects() -> None:
     os.seteuid(65534)
     assert call("gpusliceSimInjectXid", 0, 43) == pynvml.NVML_ERROR_NO_PERMISSION

@@ -70,7 +70,7 @@ def test_without_the_mode_profiles_are_known_and_instances_refused() -> None:
             ask(device, ONE)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @on_machine()
 def test_only_root_and_the_owner_of_the_machine_change_it() -> None:
     device = mig_gpu()

@@ -86,7 +86,7 @@ def test_a_dead_process_holds_nothing(program: str, death: int) -> None:
 
 
 @on_machine()
-def test_who_only_looks_is_not_listed() -> None:
+def test_a_process_that_only_looks_is_not_listed() -> None:
     child = os.fork()
     if child == 0:
         pynvml.nvmlInit()
@@ -100,7 +100,7 @@ def test_who_only_looks_is_not_listed() -> None:
 def test_each_version_of_the_list_says_how_much_room_it_needs(program: str, version: str, size: int) -> None:
     name = f"nvmlDeviceGetComputeRunningProcesses{version}"
     count, room = ctypes.c_uint(0), (ctypes.c_ubyte * 64)(*[0xAA] * 64)
-    assert call(name, gpu(), ctypes.byref(count), None) == pynvml.NVML_SUCCESS  # nobody, so no room is enough
+    assert call(name, gpu(), ctypes.byref(count), None) == pynvml.NVML_SUCCESS  # no process, so no room is enough
     with tenant(program, 4096) as process:
         assert call(name, gpu(), ctypes.byref(count), None) == pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         assert count.value == 1

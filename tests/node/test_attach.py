@@ -192,7 +192,7 @@ def test_a_stranger_s_uid_needs_the_session_s_token(agent: AgentProcess, tenant:
     denied = tenant(session, token=WRONG, user=NOBODY)
     assert denied.status == page.ATTACH_DENIED
     assert [(line["uid"], line["result"]) for line in agent.audit("attach")] == [(NOBODY, "denied")]
-    # Containers run as anybody: with the token, they are the session's tenants.
+    # Containers run as any user: with the token, they are the session's tenants.
     allowed = tenant(session, user=NOBODY)
     assert allowed.status == page.ATTACH_OK
     allowed.do("charge", 0, 3 * UNIT)

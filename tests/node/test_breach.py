@@ -184,7 +184,7 @@ def test_a_child_of_the_owner_belongs_to_the_session(gpu_agent: AgentProcess, us
     assert gpu_agent.audit("breach")[0]["pid"] == rogue.pid
 
 
-def test_a_stranger_on_the_gpu_is_nobody_s_breach(
+def test_a_process_of_no_session_on_the_gpu_is_no_breach(
     gpu_agent: AgentProcess, user: StartUser, tenant: StartTenant
 ) -> None:
     session = gpu_agent.client().create("1GiB", gpus=["0"], on_breach="kill")

@@ -61,7 +61,7 @@ def small(node: KubernetesNode) -> TestClaim:
 
 @pytest.fixture
 def other(node: KubernetesNode) -> SessionView:
-    """A larger one, of somebody else's."""
+    """A larger session, of another claim."""
     large = node.claim("large", Share(node.device(), memory="1Gi"))
     node.kubelet.prepared(large)
     (session,) = node.sessions(large)
@@ -201,7 +201,7 @@ def test_root_of_the_container_cannot_take_the_limit_away(
 
 
 @pytest.mark.parametrize("moved", ["/etc/gpuslice/sessions", "/etc/gpuslice/agent", "/etc/gpuslice"])
-def test_whoever_moves_the_files_out_of_sight_gets_nothing(
+def test_a_container_that_moves_the_files_out_of_sight_gets_nothing(
     container: RunContainer, small: TestClaim, other: SessionView, program: Path, moved: str
 ) -> None:
     """A mount cannot be moved, what is above it can."""

@@ -200,7 +200,7 @@ def test_asked_again_it_answers_the_same_and_makes_nothing_new(node: KubernetesN
     assert node.leftovers() == before
 
 
-def test_what_somebody_removed_is_there_again_when_asked_again(node: KubernetesNode) -> None:
+def test_what_a_user_removed_is_there_again_when_asked_again(node: KubernetesNode) -> None:
     claim = node.claim("repair", Share(node.device(), memory="1Gi"))
     first = node.kubelet.prepared(claim)
     (session,) = node.sessions(claim)
@@ -278,7 +278,7 @@ def test_unprepare_leaves_nothing(node: KubernetesNode) -> None:
     assert node.leftovers() == []
 
 
-def test_unprepare_of_a_claim_that_nobody_knows_is_no_error(node: KubernetesNode) -> None:
+def test_unprepare_of_an_unknown_claim_is_no_error(node: KubernetesNode) -> None:
     claim = node.claim("never", Share(node.device(), memory="1Gi"))
     assert node.kubelet.unprepare(claim) == {claim.uid: ""}
 

@@ -124,7 +124,7 @@ def test_half_a_message_is_waited_for_and_then_dropped(attach_socket: Path, agen
         assert silent.recv(1) == b""
 
 
-def test_ten_thousand_connections_keep_nobody_out(new_agent: AgentProcess, tenant: StartTenant) -> None:
+def test_ten_thousand_connections_keep_no_tenant_out(new_agent: AgentProcess, tenant: StartTenant) -> None:
     new_agent.options = ["--max-pending", "500"]
     agent = new_agent.start()
     session = agent.create()

@@ -83,7 +83,7 @@ def test_asking_again_gives_the_same_partition_and_destroying_again_does_nothing
 
 
 @on_machine()
-def test_what_somebody_else_made_is_left_alone() -> None:
+def test_what_another_program_made_is_left_alone() -> None:
     device = nvml.gpu()
     nvml.enable_mig(device)
     foreign = pynvml.nvmlDeviceGetUUID(nvml.create_mig_device(device, 19))  # at 6
@@ -214,7 +214,7 @@ def test_a_crash_while_destroying_is_finished_by_the_next_start() -> None:
 
 
 @on_machine()
-def test_a_partition_that_somebody_took_away_is_told_and_forgotten() -> None:
+def test_a_partition_that_was_taken_away_is_reported_and_forgotten() -> None:
     with partitions() as ours:
         made = ours.make(uuid(), "1g.5gb", 0)
         ((instance, _),) = mig.instances(nvml.gpu(), mig.profiles(nvml.gpu()))
@@ -225,7 +225,7 @@ def test_a_partition_that_somebody_took_away_is_told_and_forgotten() -> None:
 
 
 @on_machine()
-def test_partitions_of_an_earlier_boot_are_gone_whoever_sits_there_now() -> None:
+def test_partitions_of_an_earlier_boot_are_gone_even_if_their_places_are_taken() -> None:
     with partitions() as ours:
         made = ours.make(uuid(), "1g.5gb", 0)
         ours._boot_id = "another"

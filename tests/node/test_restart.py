@@ -1,4 +1,4 @@
-"""The agent is killed at any moment and started again: nothing is lost, and nobody notices."""
+"""The agent is killed at any moment and started again: nothing is lost, and no tenant notices."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_everything_is_as_before(agent: AgentProcess, tenant: StartTenant) -> No
     assert agent.client().show("s1").gpus[0].recovered_bytes == 1002 * UNIT
 
 
-def test_who_died_meanwhile_is_cleared(agent: AgentProcess, tenant: StartTenant) -> None:
+def test_a_process_that_died_meanwhile_is_cleared(agent: AgentProcess, tenant: StartTenant) -> None:
     session = agent.create()
     survivor, victim = tenant(session), tenant(session)
     survivor.do("charge", 0, UNIT)

@@ -1,4 +1,4 @@
-"""The state folder: full, read-only, somebody else's, in use, or with broken files in it."""
+"""The state folder: full, read-only, another user's, in use, or with broken files in it."""
 
 from __future__ import annotations
 

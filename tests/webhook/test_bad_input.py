@@ -108,7 +108,7 @@ def _large(body: bytes, path: str = "/mutate", *, chunked: bool) -> bytes:
     return request("POST", path, body, JSON)
 
 
-def test_who_asks_before_sending_too_much_is_told_not_to(serve: StartServer) -> None:
+def test_a_client_that_asks_before_sending_too_much_is_refused(serve: StartServer) -> None:
     server = serve(limits=Limits(body_bytes=1000))
     with server.connect() as client:
         client.send(request("POST", "/mutate", b"", JSON | {"Expect": "100-continue", "Content-Length": "100000"}))

@@ -119,7 +119,7 @@ def test_a_pod_whose_policy_cannot_be_found_is_denied_and_does_not_pass_by_it(se
     assert server.review(HAMI).response["allowed"]
 
 
-def test_nobody_is_past_a_policy_that_was_not_seen_yet(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pod_gets_past_a_policy_that_was_not_seen_yet(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(ready=False)
     server = serve(cluster=cluster)
     with server.connect() as client:

@@ -55,9 +55,7 @@ def test_a_pair_that_does_not_match_is_named(gpuslice_command: Path, files: list
     assert "tls.key" in fails(gpuslice_command, *files)
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(
-    gpuslice_command: Path, files: list[str]
-) -> None:
+def test_an_encrypted_key_is_refused_without_asking_for_a_password(gpuslice_command: Path, files: list[str]) -> None:
     plain = Path(files[3])
     encrypt = ["openssl", "pkcs8", "-topk8", "-passout", "pass:secret", "-in", str(plain), "-out", f"{plain}.new"]
     subprocess.run(encrypt, check=True, capture_output=True)

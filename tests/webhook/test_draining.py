@@ -1,4 +1,4 @@
-"""How a webhook ends: nobody's request is lost."""
+"""How a webhook ends: no request is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_webhook_that_is_told_to_stop_is_not_ready_but_answers(new_webhook: We
             assert "patch" in answer.response
             assert answer.headers["connection"] == "close"
             assert client.rest() == b""
-        # Newcomers, too: not everybody has heard of it.
+        # Newcomers, too: not every API server has heard of it.
         assert new_webhook.review(CASTSLICE).headers["connection"] == "close"
     new_webhook.terminate()  # again: no more waiting
     assert new_webhook.wait() == 0

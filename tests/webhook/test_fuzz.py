@@ -46,14 +46,14 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture
 def quick(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> ServerThread:
-    """A server that waits for nobody, so that half of something is over at once."""
+    """A server with short timeouts, so that half of something is over at once."""
     monkeypatch.setattr(connection_pool, "_SWEEP_SECONDS", 0.01)
     return serve(limits=Limits(handshake=0.3, head=0.05, request=0.05, idle=5, linger=0.01))
 
 
 @FEW
 @given(data=damaged() | st.binary(max_size=300))
-def test_damaged_requests_take_nobody_with_them(quick: ServerThread, data: bytes) -> None:
+def test_damaged_requests_end_no_other_connection(quick: ServerThread, data: bytes) -> None:
     with quick.connect() as client:
         client.send(data + LAST)
         statuses = [part[:3] for part in client.rest().split(b"HTTP/1.1 ")[1:]]
@@ -63,7 +63,7 @@ def test_damaged_requests_take_nobody_with_them(quick: ServerThread, data: bytes
 
 @FEW
 @given(data=st.binary(min_size=1, max_size=600), hello=st.booleans())
-def test_random_bytes_instead_of_tls_take_nobody_with_them(quick: ServerThread, data: bytes, hello: bool) -> None:  # noqa: FBT001 - drawn
+def test_random_bytes_instead_of_tls_end_no_other_connection(quick: ServerThread, data: bytes, hello: bool) -> None:  # noqa: FBT001 - drawn
     with Client(quick.port) as client:
         client.send((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" if hello else b"") + data)
         client.rest()

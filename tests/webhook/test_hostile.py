@@ -109,7 +109,7 @@ def test_silent_strangers_make_room_for_a_newcomer(serve: StartServer) -> None:
         known = stack.enter_context(server.connect())
         assert known.review(NO_GPU).response["allowed"]
         silent = [stack.enter_context(Client(server.port)) for _ in range(100)]
-        # Whoever asked a review before keeps the connection; the oldest of the others are gone.
+        # The client that asked for a review keeps its connection; the oldest of the others are gone.
         assert known.review(NO_GPU).response["allowed"]
         assert silent[0].rest() == b""
         assert server.review(HAMI).response["allowed"]
@@ -172,7 +172,7 @@ def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, mo
         assert server.review(review_of(HAMI) + b" " * 2 * 1024 * 1024).response["allowed"]
 
 
-def test_who_comes_when_reviews_that_wait_are_too_much_alone_is_denied(
+def test_a_review_is_denied_when_those_that_wait_are_too_much_alone(
     serve: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = review_of(HAMI) + b" " * 1024 * 1024

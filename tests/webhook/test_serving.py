@@ -120,7 +120,7 @@ def test_a_body_may_come_in_chunks(server: ServerThread) -> None:
         assert client.review(NO_GPU).response["allowed"]
 
 
-def test_who_asks_before_sending_a_body_is_told_to_go_on(server: ServerThread) -> None:
+def test_a_client_that_asks_before_sending_a_body_may_go_on(server: ServerThread) -> None:
     whole = request("POST", "/mutate", review_of(NO_GPU), JSON | {"Expect": "100-continue"})
     head, _, body = whole.partition(b"\r\n\r\n")
     with server.connect() as client:
@@ -130,7 +130,7 @@ def test_who_asks_before_sending_a_body_is_told_to_go_on(server: ServerThread) -
         assert client.receive().response["allowed"]
 
 
-def test_who_wants_no_further_answers_gets_none(server: ServerThread) -> None:
+def test_a_client_that_wants_no_further_answers_gets_none(server: ServerThread) -> None:
     with server.connect() as client:
         client.send(request("POST", "/mutate", review_of(NO_GPU), JSON | {"Connection": "close"}))
         assert client.receive().headers["connection"] == "close"
@@ -194,7 +194,7 @@ def test_a_decision_has_a_line_in_the_log_and_a_pod_without_one_has_none(webhook
     webhook.terminate()
     assert webhook.wait() == 0
     denied, rewritten, warned = webhook.events("decided")
-    assert "asks for 4 GPUs and gets 1 slot" in warned["warnings"][0], "a controller shows warnings to nobody"
+    assert "asks for 4 GPUs and gets 1 slot" in warned["warnings"][0], "a controller does not show warnings"
     assert (denied["pod"], denied["outcome"]) == ("wrong", "denied")
     assert "150 is neither" in denied["message"]
     assert rewritten.pop("milliseconds") > 0

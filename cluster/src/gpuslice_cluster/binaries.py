@@ -30,7 +30,7 @@ def program(name: str) -> Path:
 
 def installed(name: str) -> str:
     """The system's program of this name. Raises MissingProgramError with the remedy."""
-    # Those that manage a machine are not on everybody's PATH.
+    # Programs that manage a machine are not on every user's PATH.
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         raise MissingProgramError(

@@ -1,9 +1,9 @@
 """What a cluster has of this machine for its life: a number, and all that goes by it.
 
-The number stands for a block of addresses, an interface, control groups, a folder in /run and a simulated machine. To
-claim it is to make its folder, with a file that says for whom. Whoever has the claim holds a lock on that file; the
-kernel drops the lock however the holder ends. So a claim that nobody holds is what a killed cluster left, and whoever
-brings up the next one takes everything back.
+The number stands for a block of addresses, an interface, control groups, a folder in /run and a simulated machine. A
+cluster claims a number by making its folder, with a file that names the cluster. The cluster's supervisor holds a lock
+on that file, and the kernel drops the lock however the supervisor ends. So a claim without a lock is what a killed
+cluster left, and the next `up` takes everything back.
 
     python -m gpuslice_cluster.claims FOLDER
 
@@ -48,7 +48,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 
 class ClaimError(GpusliceError):
-    """Raised when there is nothing left to claim, somebody has the same, or a claim cannot be taken back."""
+    """Raised when there is nothing left to claim, another cluster has it, or a claim cannot be taken back."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Claim:
 
 
 def take(cluster: Path, machine: str) -> tuple[Claim, int]:
-    """Claims a number that nobody has, for the cluster in this folder with this simulated machine.
+    """Claims a free number, for the cluster in this folder with this simulated machine.
 
     Returns the descriptor that holds it, too: the claim is kept until every process that has it has ended or closed it.
     """
@@ -100,10 +100,10 @@ def take_back(cluster: Path) -> None:
 
 
 def take_back_all() -> None:
-    """Removes what killed clusters left, whosever they were."""
+    """Removes what killed clusters left, of all users."""
     with _locked():
         for claim in _claims():
-            # What cannot be removed now stays claimed, and is in nobody's way.
+            # What cannot be removed now stays claimed, and does not disturb the next cluster.
             with contextlib.suppress(OSError, GpusliceError):
                 _remove_unless_held(claim)
 
@@ -140,7 +140,7 @@ def _locked() -> Iterator[None]:
     descriptor = os.open(networks.CLAIMS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        for unfinished in networks.CLAIMS.glob(f"{_UNFINISHED}*"):  # somebody was killed while they had the lock
+        for unfinished in networks.CLAIMS.glob(f"{_UNFINISHED}*"):  # its process was killed with the lock
             shutil.rmtree(unfinished)
         yield
     finally:
@@ -172,7 +172,7 @@ def _claims() -> list[Claim]:
 
 
 def _take_back_of(cluster: Path) -> bool:
-    """False if somebody still holds it."""
+    """False if a process still holds it."""
     with _locked():
         return all(_remove_unless_held(claim) for claim in _claims() if claim.cluster == cluster)
 
@@ -192,7 +192,7 @@ def _remove_unless_held(claim: Claim) -> bool:
 def _remove(claim: Claim) -> None:
     """The claim itself goes last: if anything before it fails, what is left is still known."""
     clean(claim.network)
-    with contextlib.suppress(SimulatorError):  # somebody took it down
+    with contextlib.suppress(SimulatorError):  # a user took it down
         machines.find(claim.machine).destroy()
     shutil.rmtree(claim.network.claim.rename(networks.CLAIMS / f"{_UNFINISHED}{claim.network.number}"))
 

@@ -42,7 +42,7 @@ def clusters_folder() -> Path:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens on now. Held open together, so that they differ."""
+    """Ports without a listener at this moment. Held open together, so that they differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -100,7 +100,7 @@ class Cluster:
         supervisor = self._spawn(owner, keep)
         try:
             self._wait_until_ready(supervisor, progress)
-        except BaseException:  # an interruption, too: nobody else knows yet that there is a supervisor
+        except BaseException:  # an interruption, too: only this process knows yet that there is a supervisor
             _end(supervisor)
             raise
 
@@ -118,7 +118,7 @@ class Cluster:
             time.sleep(0.05)
 
     def _spawn(self, owner: int | None, keep: int | None) -> int:
-        """Not by `subprocess`, which minds that a process outlives whoever holds it: this one is meant to."""
+        """Not by `subprocess`, which warns when a process outlives its Popen object: the supervisor is meant to."""
         arguments = [sys.executable, "-m", _SUPERVISOR, str(self.folder)]
         log = os.open(self.folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:

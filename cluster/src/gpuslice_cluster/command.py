@@ -55,8 +55,8 @@ def up(name: str, gpus: str, no_node: bool, bare: bool) -> None:
       gpuslice cluster up --no-node
     """
     with _Steps() as steps:
-        wish = creating.Wish(name=name, gpus=None if no_node else gpus, install=not bare)
-        cluster = creating.create(wish, steps)
+        options = creating.ClusterOptions(name=name, gpus=None if no_node else gpus, install=not bare)
+        cluster = creating.create(options, steps)
     option = "" if name == creating.DEFAULT_NAME else f" --name {name}"
     click.echo(f"Cluster {name!r} is up.")
     click.echo(f"Use it:  gpuslice cluster kubectl{option} get nodes")
@@ -230,7 +230,7 @@ class _Steps:
         self._waiting = self._console.status("starting")
 
     def __enter__(self) -> Callable[[str], None]:
-        self._waiting.start()  # shows nothing where nobody watches
+        self._waiting.start()  # shows nothing without a terminal
         return self._say
 
     def __exit__(self, *_: object) -> None:

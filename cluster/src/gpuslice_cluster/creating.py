@@ -32,8 +32,8 @@ _NODE_STAGE: Final = 3
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What somebody wants to have."""
+class ClusterOptions:
+    """What the user asks of `up`."""
 
     name: str = DEFAULT_NAME
     #: None for a control plane without a node.
@@ -51,31 +51,31 @@ def find(name: str) -> Cluster:
     return Cluster(clusters_folder() / _check_name(name))
 
 
-def create(wish: Wish, say: Callable[[str], None]) -> Cluster:
+def create(options: ClusterOptions, say: Callable[[str], None]) -> Cluster:
     """Brings it up. If that fails, only logs are left; if gpuslice in it fails, the cluster stays, to be looked at."""
-    cluster = Cluster(wish.folder or clusters_folder() / _check_name(wish.name))
+    cluster = Cluster(options.folder or clusters_folder() / _check_name(options.name))
     status = cluster.status()
     if status is not None and not status.failure:
-        raise ClusterError(f"cluster {wish.name!r} is up: take it down first, or choose another --name")
-    if wish.gpus is not None and os.geteuid() != 0:
+        raise ClusterError(f"cluster {options.name!r} is up: take it down first, or choose another --name")
+    if options.gpus is not None and os.geteuid() != 0:
         raise ClusterError("a node needs root: use sudo, or say --no-node for a control plane alone")
     cluster.remove()  # what a killed one left
     cluster.folder.mkdir(parents=True)
     with contextlib.ExitStack() as undo:
         undo.callback(cluster.stop)
-        if wish.gpus is None:
-            cluster.start(control_plane.plan(new_layout(cluster.folder)), owner=wish.owner, progress=_Progress(say))
+        if options.gpus is None:
+            cluster.start(control_plane.plan(new_layout(cluster.folder)), owner=options.owner, progress=_Progress(say))
             content = None
         else:
-            content = _start_with_node(cluster, wish, wish.gpus, say)
+            content = _start_with_node(cluster, options, options.gpus, say)
         undo.pop_all()
-    if content is not None and wish.install:
+    if content is not None and options.install:
         installation.install(cluster, _node(cluster).machine, content, say)
     return cluster
 
 
 def load_archives(cluster: Cluster, archives: Iterable[Path], say: Callable[[str], None]) -> None:
-    """Puts somebody's images on the node."""
+    """Puts images that the user built on the node."""
     node = _node(cluster)
     for path in archives:
         say(f"loading {path}")
@@ -108,17 +108,17 @@ def _node(cluster: Cluster) -> nodes.Description:
     return node
 
 
-def _start_with_node(cluster: Cluster, wish: Wish, gpus: str, say: Callable[[str], None]) -> str:
+def _start_with_node(cluster: Cluster, options: ClusterOptions, gpus: str, say: Callable[[str], None]) -> str:
     """Returns what tells the content of gpuslice's image from another's."""
     say(f"simulating {gpus}")
-    machine_configuration = configuration.from_text(gpus, name=wish.name)
+    machine_configuration = configuration.from_text(gpus, name=options.name)
     claims.take_back_all()
-    if wish.name in {machine.name for machine in machines.machines()}:
-        down = f"gpuslice sim down{machines.name_option(wish.name)}"
+    if options.name in {machine.name for machine in machines.machines()}:
+        down = f"gpuslice sim down{machines.name_option(options.name)}"
         raise ClusterError(
-            f"a simulated machine {wish.name!r} is up: take it down with `{down}`, or use another --name"
+            f"a simulated machine {options.name!r} is up: take it down with `{down}`, or use another --name"
         )
-    claim, holding = claims.take(cluster.folder, wish.name)
+    claim, holding = claims.take(cluster.folder, options.name)
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undo:
         held.callback(os.close, holding)  # when all is well, the supervisor holds it
         undo.callback(claims.give_back, cluster.folder)
@@ -126,11 +126,11 @@ def _start_with_node(cluster: Cluster, wish: Wish, gpus: str, say: Callable[[str
         machine = machines.create(machine_configuration)
         _bring_libraries(machine)
         layout = new_layout(cluster.folder, claim.network.host)
-        node = nodes.Description(f"{wish.name}-node", claim.network.number, machine.name)
+        node = nodes.Description(f"{options.name}-node", claim.network.number, machine.name)
         plan = (*control_plane.plan(layout), nodes.plan(layout, node, stage=_NODE_STAGE))
         with ThreadPoolExecutor(1) as background:
             images = background.submit(_build_images)
-            cluster.start(plan, owner=wish.owner, keep=holding, progress=_Progress(say))
+            cluster.start(plan, owner=options.owner, keep=holding, progress=_Progress(say))
             content = _load_images(node, images.result(), say)
         say("waiting for the node to join")
         cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", f"--timeout={_SECONDS_TO_JOIN}s")

@@ -1,4 +1,4 @@
-"""Installs gpuslice into a cluster as anybody would, with the image made here and the simulated machine's GPUs."""
+"""Installs gpuslice into a cluster as a user would, with the image made here and the simulated machine's GPUs."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def kubelet(node: Identity, *, stage: int) -> Component:
             "address": node.network.node,
             "healthzBindAddress": node.network.node,
             "healthzPort": HEALTH_PORT,
-            # A machine that is short of disk or memory must not lose its pods: they are somebody's experiment.
+            # A machine that is short of disk or memory must not lose its pods: a user experiments with them.
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,

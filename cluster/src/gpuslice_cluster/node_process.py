@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice_cluster import claims, dying
+from gpuslice_cluster import claims, parent_death
 from gpuslice_cluster import node as nodes
 from gpuslice_cluster.binaries import installed
 
@@ -32,7 +32,7 @@ def main(folder: Path) -> int:
         # --kill-child: the kernel kills the first process, and with it the node, when its parent ends.
         (installed("unshare"), *_NAMESPACES, "--fork", "--kill-child", *inside),
         pass_fds=(outside,),
-        preexec_fn=dying.with_this_process(),  # noqa: PLW1509  # there are no threads here
+        preexec_fn=parent_death.kill_child(),  # noqa: PLW1509  # there are no threads here
     )
     told_to_end = False
 

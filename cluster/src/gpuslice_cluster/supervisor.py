@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from gpuslice_cluster import components, dying
+from gpuslice_cluster import components, parent_death
 from gpuslice_cluster.components import Component, State, Status
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Running:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    preexec_fn=dying.with_this_process(),
+                    preexec_fn=parent_death.kill_child(),
                 )
             self._say(State(self.component.name, "starting", self._process.pid, restarts))
             became_ready = await self._watch(self._process, restarts)
@@ -130,7 +130,7 @@ class Supervisor:
 
     def write_status(self) -> None:
         states = tuple(running.state for running in self._running)
-        # Whoever removed the folder wants no word about it, but still that everything is stopped in order.
+        # A removed folder needs no status, but the components are still stopped in order.
         with contextlib.suppress(FileNotFoundError):
             components.write(self._folder / components.STATUS, Status(os.getpid(), states, self._failure))
 

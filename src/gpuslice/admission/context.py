@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.decision_cache import Recent
+from gpuslice.admission.decision_cache import DecisionCache
 from gpuslice.model import gpus
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 from gpuslice.policies.rule_set import PolicySet
@@ -45,8 +45,8 @@ class Context:
     backend: Backend | None = None
     #: The memory of the GPUs in the cluster, without repetition, those that matter most first.
     gpu_sizes: tuple[int, ...] = KNOWN_GPU_SIZES
-    #: The extended resources that nodes with GPUs offer now. None: nobody knows, or there is no such node yet.
+    #: The extended resources that nodes with GPUs offer now. None: not known, or there is no such node yet.
     offered: frozenset[str] | None = None
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     #: What was answered under this context. A new one, also by `replace`, starts with nothing to remember.
-    answers: Recent[Answer] = field(init=False, repr=False, compare=False, default_factory=Recent)
+    answers: DecisionCache[Answer] = field(init=False, repr=False, compare=False, default_factory=DecisionCache)

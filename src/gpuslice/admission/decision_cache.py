@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _GENERATION: Final = 1024  # entries, of some 5 KiB each and at most four times that
-#: A pod with more to read than this, or more to be told, is rare and not worth the memory. Bytes.
+#: Bytes. A pod with more to read than this, or with a longer answer, is rare and not worth the memory.
 _LARGEST: Final = 4096
-#: Nor is one that asks for more slices.
+#: Neither is a pod that asks for more slices.
 _MOST_REQUESTS: Final = 8
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Recent(Generic[_Value]):
+class DecisionCache(Generic[_Value]):
     """A dictionary that forgets what has not been asked for lately: two generations, and the older one goes whole."""
 
     __slots__ = ("_new", "_old")
@@ -56,7 +56,7 @@ class Recent(Generic[_Value]):
         return len(self._new) + len(self._old)
 
 
-def likeness(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
+def cache_key(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
     """Equal for pods that get the same under one set of policies; None if the pod is not worth remembering.
 
     Holds all that deciding reads of a pod and nothing of what tells the pods of one workload apart: each may have

@@ -80,7 +80,7 @@ def _rule(verdict: Verdict, decision: Decision) -> dict[str, Any]:
 
 
 def _reason(decision: Decision, pod: Mapping[str, Any]) -> str:
-    """A pod whose claims are written asks for nothing any more, and is not looked at any closer: its marks tell why."""
+    """A pod whose claims are written asks for nothing any more. Its annotations tell that from a pod without a GPU."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     return (
         "it has its slice already" if decision is NO_GPU and pod_annotations.DIALECT in annotations else decision.reason

@@ -66,7 +66,8 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
     sizes = _sizes(reading, given, rule, context, backend, warnings)
     if isinstance(given.memory, Fraction) and given.memory == 1 and given.cores and not given.whole:
         warnings.append(
-            f"{reading.signs[0]}: the slice has a part of the GPU's compute and all of its memory: nobody can share it"
+            f"{reading.signs[0]}: the slice has a part of the GPU's compute and all of its memory: "
+            "no other slice fits beside it"
         )
     return Grant(
         reading=reading, slice=given, backend=backend, sizes=sizes, notes=tuple(notes), warnings=tuple(warnings)

@@ -1,8 +1,8 @@
-"""Holds what a container will have to the rule, whoever wrote it.
+"""Holds what a container will have to the rule, no matter whether a user or admission wrote it.
 
-Slots and devices can be asked for by their own names, in no dialect, and claims can be named by any container of the
-pod; and a container that an earlier call served looks just like one that somebody wrote so. Hence nobody is asked who
-wrote it: what would leave admission is added up, and is within the rule's limits or does not leave.
+A container can ask for slots and devices by their own names, in no dialect, and any container of the pod can name its
+claims; and a container that an earlier call served looks just like one that a user wrote so. Hence the check does not
+ask who wrote it: it adds up what would leave admission, and refuses the pod if that is beyond the rule's limits.
 """
 
 from __future__ import annotations

@@ -32,15 +32,15 @@ PREFIX: Final = CLAIM_PREFIX
 class Served:
     """Which containers an earlier call gave their slices, so that annotations do not ask for them once more.
 
-    Anybody can write marks, and hold such things besides. It gets him nothing: a pod without those annotations could
-    hold the same, and `holding` counts it alike.
+    A user can write these annotations himself, and name slots and claims besides. That gains nothing: a pod without
+    the annotations could hold the same, and `limits` counts it alike.
     """
 
     def __init__(self, reader: Reader, target_resource: str) -> None:
         spec = reader.pod.spec
         self._places = reader.places
         self._dialects = frozenset(reader.annotations.get(DIALECT, "").split(", "))
-        self._marked = DIALECT in reader.annotations
+        self._annotated = DIALECT in reader.annotations
         self._resources = (target_resource, reader.settings.whole_resource)
         self._claims = {
             claim.name
@@ -49,7 +49,7 @@ class Served:
         }
 
     def __call__(self, place: Place) -> bool:
-        if not self._marked:
+        if not self._annotated:
             return False
         if any(claim.name in self._claims for claim in place.claims):
             return True
@@ -74,9 +74,9 @@ def merge_slices(reader: Reader, served: Served, given: Mapping[str, str]) -> st
     return "; ".join(f"{place.name}: {slices[place.name]}" for place in reader.places if place.name in slices)
 
 
-def merge_names(reader: Reader, mark: str, names: set[str], known: Iterable[str]) -> str:
+def merge_names(reader: Reader, annotation: str, names: set[str], known: Iterable[str]) -> str:
     """Several in one pod are listed (`hami, vcuda`)."""
-    if mark not in reader.annotations:
+    if annotation not in reader.annotations:
         return ", ".join(sorted(names))
-    earlier = set(reader.annotations[mark].split(", ")).intersection(known)
+    earlier = set(reader.annotations[annotation].split(", ")).intersection(known)
     return ", ".join(sorted(earlier | names))

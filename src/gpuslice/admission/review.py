@@ -13,7 +13,7 @@ import msgspec
 
 from gpuslice.admission.deciding import decide, decide_under
 from gpuslice.admission.decision import NO_GPU, Answer, Decision, Denial, Outcome
-from gpuslice.admission.decision_cache import is_small, likeness
+from gpuslice.admission.decision_cache import cache_key, is_small
 from gpuslice.dialects import registry
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Pod
@@ -151,7 +151,7 @@ def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
         return _NO_GPU
     subject = _subject(pod, request.namespace, context, request.user_info, body, _POD_PATH)
     choice = context.policies.choose(subject)
-    key = likeness(pod, choice.rule, context.settings)
+    key = cache_key(pod, choice.rule, context.settings)
     known = context.answers.get(key)
     # Failures of expressions are of this pod alone.
     if known is None or choice.failures:

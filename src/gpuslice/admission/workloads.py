@@ -1,6 +1,6 @@
 """Where a workload's pods are: the templates in it, for reading manifests without a cluster.
 
-Anybody can define a kind that makes pods, so templates are known by their shape and not by the kind they are in.
+Any operator can define a kind that makes pods, so templates are known by their shape and not by the kind they are in.
 """
 
 from __future__ import annotations

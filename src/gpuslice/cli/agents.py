@@ -55,7 +55,7 @@ def connect_or_start(state: Path | None) -> AgentClient:
 
 
 def is_served(client: AgentClient) -> bool:
-    """Whether somebody listens. Only the absence of an agent is a no: the first request tells of other trouble."""
+    """Whether an agent listens. Only its absence is a no: the first request tells of other trouble."""
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
@@ -92,7 +92,7 @@ def in_the_users_words(error: AgentError, **others: str) -> GpusliceError:
 
 
 def without_token(session: SessionView) -> dict[str, object]:
-    """For showing: whoever sees the token can take of the session's memory."""
+    """For showing: the token is a right to the session's memory."""
     shown: dict[str, object] = msgspec.to_builtins(session)
     shown.pop("token", None)
     return shown

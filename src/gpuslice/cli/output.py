@@ -24,7 +24,7 @@ def print_json(value: object) -> None:
 
 
 def console() -> Console:
-    """Where tables go. Whoever reads them through a pipe gets each row on one line."""
+    """Where tables go. In a pipe each row is on one line."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ

@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             self.pause()
 
     def eof_received(self) -> bool:
-        """The client has gone. Whoever does not wait for an answer gets none."""
+        """The client has gone. A client that does not wait for its answer gets none."""
         return False
 
     def pause_writing(self) -> None:
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         reader.refuses_posts = stream.asks_for_proof and not stream.authenticated
         if stream.authenticated:
             self._site.pool.authenticate(self)
-        # Who can ask no review has no need to keep its connection.
+        # A client that may not ask for reviews has no need to keep its connection.
         self._enter(_Phase.IDLE, self._limits.head if reader.refuses_posts else self._limits.idle)
 
     def _wait_for_more(self) -> None:
@@ -298,10 +298,10 @@ class Connection(asyncio.Protocol):
         self._asked_bytes = 0
         if len(request.body) > FREE_HELD_BYTES:
             self._site.pool.release(self)
-        # May say at once that nobody reads it: see pause_writing.
+        # May find at once that the client does not read: see pause_writing.
         self._transport.write(self._stream.wrap(answer.render(close=close, head_only=request.method == b"HEAD")))
-        if answer.afterwards is not None:
-            answer.afterwards()
+        if answer.on_sent is not None:
+            answer.on_sent()
         if close:
             self._close()
 
@@ -399,7 +399,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _waiting_bytes(self) -> int:
-        """What the kernel has received and nobody has read."""
+        """What the kernel has received and we have not read."""
         count = array.array("i", [0])
         fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, count)
         return count[0]

@@ -33,7 +33,7 @@ _SHARE: Final = 8
 _LARGEST_SHARE: Final = 4
 _SOME_DOZENS: Final = 48
 #: Of the loop's time, for clients that are not API servers: they wait when they have used that.
-PART_OF_STRANGERS: Final = 0.25
+UNPROVEN_PART: Final = 0.25
 #: How long an address is known for the API server that came from it.
 _TRUSTED_SECONDS: Final = 3600.0
 
@@ -84,7 +84,7 @@ class ConnectionPool:
     def expect_proof(self) -> None:
         """From now on API servers prove that they are."""
         self.authenticates = True
-        self.turns.part = PART_OF_STRANGERS
+        self.turns.part = UNPROVEN_PART
 
     def join(self, connection: Connection) -> None:
         """A new connection; another goes for it if there are too many."""
@@ -142,7 +142,7 @@ class ConnectionPool:
         self._large.pop(connection, None)
 
     def close_quiet(self, seconds: float) -> None:
-        """Closes those who said nothing for so long."""
+        """Closes connections that said nothing for so long."""
         for connection in self:
             connection.close_if_quiet(seconds)
 
@@ -152,7 +152,7 @@ class ConnectionPool:
             connection.close_if_quiet(0.0)
 
     def drop_unfinished_handshakes(self) -> None:
-        """While the server stops, nobody waits for those who have not even begun to ask."""
+        """While the server stops, it does not wait for clients that have not begun to ask."""
         for connection in (*self._others, *self._trusted):
             if connection.in_handshake:
                 connection.drop("stopped")

@@ -77,7 +77,7 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Takes who has arrived, and then no more: whoever waits in a closed socket's queue would be cut off."""
+        """Accepts the clients that have arrived, and no more: closing the socket would cut off those in its queue."""
         if self._socket.fileno() < 0:
             return
         if self._timer is not None:
@@ -90,7 +90,7 @@ class Listener:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody was accepted who is no connection yet."""
+        """Whether an accepted client is no connection yet."""
         return bool(self._handing_over)
 
     def _listen(self) -> None:
@@ -103,7 +103,7 @@ class Listener:
                 break
 
     def _accept_one(self) -> bool:
-        """False if nobody waits."""
+        """False if no client waits."""
         try:
             client, peer = self._socket.accept()
         except (BlockingIOError, InterruptedError):
@@ -128,7 +128,7 @@ class Listener:
             self._log.debug("connection not taken", reason=str(error))
 
     def _recover(self, error: OSError) -> None:
-        """No descriptors or no memory: somebody goes, and we try again in a moment instead of turning in circles."""
+        """No descriptors or no memory: drops a connection, and tries again in a moment instead of spinning."""
         self._log.warning("connections cannot be accepted", reason=error.strerror)
         self._pool.make_room()
         self._loop.remove_reader(self._socket)

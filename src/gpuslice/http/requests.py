@@ -11,7 +11,7 @@ import httptools
 
 #: Of a request line with all headers.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: Of a body that is refused: what tells whose it is, to whoever words the refusal.
+#: Of a body that is refused: enough for the refusal to name the review that it answers.
 BEGINNING_BYTES: Final = 1024
 #: So many requests in one piece is no client that means well.
 _MAX_WAITING: Final = 256

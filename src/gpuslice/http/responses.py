@@ -19,7 +19,7 @@ _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer. `proper` says that it answers a review: whoever sent that is most likely the API server."""
+    """One answer. `proper` says that it answers a review: a client that sends one is most likely the API server."""
 
     status: int
     body: bytes
@@ -27,8 +27,8 @@ class Response:
     #: Whole header lines, each with its end.
     headers: bytes = b""
     proper: bool = False
-    #: What is done when the answer is on its way: the log and the numbers, which nobody should wait for.
-    afterwards: Callable[[], None] | None = None
+    #: Called when the answer is on its way: it writes the log and the metrics, which no client should wait for.
+    on_sent: Callable[[], None] | None = None
 
     def render(self, *, close: bool, head_only: bool = False) -> bytes:
         """The bytes to send. One piece, so that it is one TLS record if it is short."""

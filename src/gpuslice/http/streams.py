@@ -40,7 +40,7 @@ class Stream(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes put in that nobody took out."""
+        """Bytes put in and not taken out."""
 
     def put(self, data: bytes) -> None:
         """Bytes from the socket."""

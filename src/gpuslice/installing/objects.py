@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-#: Nobody on the node.
+#: No user of the node has this number.
 _USER: Final = 65532
 _RBAC: Final = "rbac.authorization.k8s.io"
 

@@ -29,7 +29,7 @@ _AUTHORITY: Final = f"{WEBHOOK}-authority"
 def objects(options: Options) -> list[Object]:
     return [
         *account(WEBHOOK, options, _rights(options), _rights_at_home(options)),
-        # One that is outside has the same rights, by a token of the same account, and is run by somebody else.
+        # A webhook outside the cluster has the same rights, by a token of the same account, and the user runs it.
         *(_server(options) if options.url is None else ()),
         webhook_configurations.mutating(options.webhooks),
         webhook_configurations.validating(options.webhooks),
@@ -51,7 +51,7 @@ def _server(options: Options) -> list[Object]:
             "spec": {
                 "minAvailable": 1,
                 "selector": {"matchLabels": selector(WEBHOOK)},
-                # One that is not ready serves nobody: it must not keep a node from being drained.
+                # A pod that is not ready serves no request: it must not keep a node from being drained.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         },

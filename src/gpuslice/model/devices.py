@@ -52,7 +52,7 @@ CLASS_SELECTORS: Final = MappingProxyType(
 )
 
 #: Memory is given out in steps of this size. Parts of a GPU are rounded down to it, so that they add up to no more
-#: than the GPU; amounts of bytes are rounded up, so that nobody gets less than was asked.
+#: than the GPU; amounts of bytes are rounded up, so that no slice has less than was asked.
 MEMORY_STEP: Final = 1024**2
 
 #: So many devices a claim can hold, by Kubernetes' own limit.
@@ -61,7 +61,7 @@ MAX_DEVICES_PER_CLAIM: Final = 32
 #: How the names of claims and claim templates begin that admission makes.
 CLAIM_PREFIX: Final = "gpuslice-"
 
-#: A node with one of these has GPUs: NVIDIA's own label, and ours for where nobody sets it. The value is "true".
+#: A node with one of these has GPUs: NVIDIA's own label, and ours for clusters without it. The value is "true".
 NODE_LABELS: Final = ("nvidia.com/gpu.present", "gpuslice.io/gpu-node")
 
 #: The extended resources of the node agent's device plugin: slots of a GPU, and whole GPUs.

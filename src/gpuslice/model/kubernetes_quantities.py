@@ -14,7 +14,7 @@ _FACTORS: Final = (
     | {prefix: Fraction(1000**power) for power, prefix in enumerate("kMGTPE", start=1)}
     | {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("KMGTPE", start=1)}
 )
-_LONGEST: Final = 64  # characters; nobody writes more, and the arithmetic stays cheap
+_LONGEST: Final = 64  # characters; more is a mistake, and the arithmetic stays cheap
 _SHORT: Final = 18  # digits that cannot exceed the largest
 _MAX: Final = 2**63 - 1
 

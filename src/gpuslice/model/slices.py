@@ -37,7 +37,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Nobody else fits beside it."""
+        """No other slice fits beside it."""
         alone = self.cores == 100 and self.mig_profile is None and self.slots is None
         return alone and isinstance(self.memory, Fraction) and self.memory == 1
 

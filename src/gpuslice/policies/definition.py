@@ -2,9 +2,9 @@
 
 When the definition is deleted, all policies go with it. When it is made anew, policies can be written at once, but a
 watch of policies does not hear of it: it asks now and then whether they are served, and may even hang on the storage of
-the definition before. So the definition is watched, and when another one is established, everything is listed again;
-until that is done, nobody knows the policies, and the watch says so. And as long as one is established, an answer that
-policies are not served is not believed: no failure of the API server makes all limits void.
+the definition before. So we watch the definition, and list everything again when another one is established; until
+that is done the policies are unknown, and the watch says so. As long as one is established, we do not believe an answer
+that policies are not served: no failure of the API server makes all limits void.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class PolicyDefinition:
         self.watch: Final[Watch[Definition, str]] = Watch(
             api, CUSTOM_RESOURCE_DEFINITIONS, Definition, _identity, fields=f"metadata.name={NAME}"
         )
-        self.watch.store.listen(self._told)
+        self.watch.store.listen(self._follow)
         self._policies = policies
         self._changed = changed
         #: The definition that the policies were last listed under; empty if there was none.
         self._followed: str | None = None
 
-    def _told(self, _key: object, _old: str | None, new: str | None) -> None:
+    def _follow(self, _key: object, _old: str | None, new: str | None) -> None:
         policies = self._policies
         policies.known_served = new is not None
         # At the start, either watch may be the first.

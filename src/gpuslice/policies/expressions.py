@@ -55,7 +55,7 @@ _known: Final[WeakValueDictionary[str, Expression]] = WeakValueDictionary()
 
 
 def compiled(text: str) -> Expression:
-    """The expression, compiled only if nobody uses it already. Raises ExpressionError if it cannot be."""
+    """The expression, compiled unless another rule uses it already. Raises ExpressionError if it cannot be."""
     known = _known.get(text)
     if known is None:
         known = _known[text] = Expression(text)

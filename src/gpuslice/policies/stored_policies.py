@@ -64,7 +64,7 @@ def parse(stored: StoredPolicy, known: ParsedPolicy | None = None) -> ParsedPoli
         rules, complaint = parse_policy(_document(stored)), ""
     except PolicyError as error:
         rules, complaint = (), str(error)
-    except Exception as error:  # noqa: BLE001 - somebody can store it, so it must not end the process
+    except Exception as error:  # noqa: BLE001 - a user can store it, so it must not end the process
         rules, complaint = (), f"SlicePolicy {metadata.name}: it cannot be read ({type(error).__name__}: {error})"
     return ParsedPolicy(metadata.uid, metadata.generation, rules, complaint)
 

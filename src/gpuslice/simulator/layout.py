@@ -16,7 +16,7 @@ MAX_PROFILES: Final = 16
 MAX_PLACEMENTS: Final = 8
 NO_NUMA_NODE: Final = 2**32 - 1
 
-#: sizeof(struct sim_machine). The file is sparse: what nobody used takes no memory.
+#: sizeof(struct sim_machine). The file is sparse: what was never used takes no memory.
 MACHINE_BYTES: Final = 205_803_520
 
 

@@ -30,7 +30,7 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def remove_unfinished(folder: Path, names: str = "*") -> None:
-    """Removes what `write_durably` left when its process was killed. Nobody must be writing there."""
+    """Removes what `write_durably` left when its process was killed. No other process may be writing there."""
     for path in folder.glob(f".{names}.new"):
         path.unlink(missing_ok=True)
 

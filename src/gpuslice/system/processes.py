@@ -1,7 +1,7 @@
 """Processes as the kernel tells of them: /proc and pidfds.
 
-A process may end at any moment, and another may get its number. Whoever acts on a process holds its pidfd, and knows it
-by its start time.
+A process may end at any moment, and another may get its number. So code that acts on a process holds its pidfd, and
+knows it by its start time.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def status(pid: int) -> Status | None:
 
 
 def identify(pid: int, pidfd: int) -> ProcessIdentity | None:
-    """Who holds that pidfd. None if it has ended: then the number may already be somebody else's."""
+    """The process behind that pidfd. None if it has ended: then another may already have the number."""
     found = status(pid)
     return ProcessIdentity(pid, found.start_time) if found is not None and not has_ended(pidfd) else None
 
 
 def open_pidfd(process: ProcessIdentity) -> int | None:
-    """The process's pidfd, or None if it is gone and the number perhaps somebody else's."""
+    """The process's pidfd, or None if it is gone and another process perhaps has the number."""
     try:
         pidfd = os.pidfd_open(process.pid)
     except OSError:

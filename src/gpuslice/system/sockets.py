@@ -33,7 +33,7 @@ class Peer:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at that path that everybody may connect to. What a dead agent left there is replaced in one step."""
+    """A socket at that path that every user may connect to. It replaces what a dead agent left there in one step."""
     if len(os.fsencode(path)) > _LONGEST_PATH - len(".new"):
         raise GpusliceError(f"{path} is too long for a socket's path: give a shorter folder with --state")
     new = path.with_name(f"{path.name}.new")

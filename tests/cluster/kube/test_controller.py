@@ -83,7 +83,7 @@ async def test_a_policy_s_status_says_whether_it_is_in_force_and_why_not(api: Ap
             "1 rules are in force",
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (events := await _events(api, "default", name)):  # noqa: ASYNC110 - nobody tells of it
+            while not (events := await _events(api, "default", name)):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.05)
     assert [(event["type"], event["reason"], event["note"]) for event in events] == [
         ("Warning", "Refused", refused["message"])
@@ -134,7 +134,7 @@ async def test_repeats_of_an_event_are_one_event_with_a_count(api: Api, namespac
     assert recorder.dropped == 0
 
 
-async def test_events_that_nobody_takes_are_dropped_and_counted(api: Api) -> None:
+async def test_events_that_the_api_server_does_not_take_are_dropped_and_counted(api: Api) -> None:
     # Refused at once for who reports them; in a namespace that is not there, the server would look twice for each.
     recorder = Recorder(api, "no qualified name", "test")
     for number in range(300):

@@ -151,7 +151,7 @@ async def test_a_leader_that_is_cut_off_stops_its_work_before_another_may_begin(
             assert not cut_off.leading.is_set()
 
 
-async def test_a_leader_whose_lease_somebody_took_stops(api: Api, namespace: str) -> None:
+async def test_a_leader_whose_lease_another_took_stops(api: Api, namespace: str) -> None:
     election = LeaderElection(api, namespace, "work", "robbed", _BRISK)
     task = asyncio.create_task(election.run(_forever))
     await election.leading.wait()

@@ -170,7 +170,7 @@ async def test_policies_are_in_force_as_soon_as_their_definition_is_made_anew(
             assert state.synced()
 
 
-async def test_until_the_policies_of_a_new_definition_are_listed_nobody_claims_to_know_them(
+async def test_until_the_policies_of_a_new_definition_are_listed_they_count_as_unknown(
     defined: Cluster, quiet_api: Api, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _state(quiet_api) as state:
@@ -214,7 +214,7 @@ async def test_while_their_definition_is_there_policies_are_not_void_because_the
         assert f"{name}/only" in _rules(state)
 
 
-async def test_a_definition_that_is_gone_before_its_policies_are_listed_leaves_nobody_waiting(
+async def test_a_definition_that_is_gone_before_its_policies_are_listed_leaves_no_review_waiting(
     defined: Cluster, quiet_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _state(quiet_api) as state:

@@ -65,7 +65,7 @@ async def _reason(templates: Templates, namespace: str) -> str:
     return str(caught.value)
 
 
-async def test_a_refusal_is_told_to_all_who_ask_soon_after(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_answers_all_that_ask_soon_after(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace, clock, calls = f"late-{secrets.token_hex(4)}", _Clock(), _Calls()
     async with reach(cluster) as api:
         calls.count(api, monkeypatch)

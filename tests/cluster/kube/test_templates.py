@@ -187,7 +187,7 @@ async def test_a_template_that_the_watch_knows_costs_no_call(
     assert calls.made == []
 
 
-async def test_a_template_that_somebody_deleted_is_made_again(api: Api, namespace: str) -> None:
+async def test_a_template_that_a_user_deleted_is_made_again(api: Api, namespace: str) -> None:
     template = _template()
     async with _watching(api) as templates:
         told = Told(templates.watch.store)
@@ -250,7 +250,7 @@ async def test_a_review_that_is_given_up_does_not_end_the_call_for_the_others(ap
 # Removing them.
 
 
-async def test_a_template_that_nobody_uses_is_marked_and_later_removed(api: Api, namespace: str) -> None:
+async def test_a_template_that_no_pod_uses_is_marked_and_later_removed(api: Api, namespace: str) -> None:
     template = _template()
     await Templates(api).ensure(namespace, [template])
     async with _sweeping(api, namespace) as sweep:

@@ -57,7 +57,7 @@ async def home(quiet_cluster: Cluster, quiet_api: Api) -> AsyncIterator[str]:
 def _kept(api: Api, home: str, target: Service | Address | None = None) -> tuple[PolicyStatus, WebhookConfigurations]:
     recorder = Recorder(api, "gpuslice.io/test", "test")
     status = PolicyStatus(api, recorder)
-    # Nobody answers there, so policies of a test come before the configurations.
+    # No webhook answers there, so policies of a test come before the configurations.
     webhooks = Webhooks(target=target or Address(url="https://127.0.0.1:1"), excluded_namespaces=("kube-system", home))
     installation = Installation(webhooks=webhooks, namespace=home, name=home)
     kept = WebhookConfigurations(api, recorder, installation, status.watch, status.look_again)

@@ -37,7 +37,7 @@ def guarded(serve: StartServer, api_servers: Authority) -> ServerThread:
 def test_connections_that_posted_a_review_do_not_crowd_out_those_of_another_address(
     serve: StartServer, authority: Authority, hello: bytes
 ) -> None:
-    """No authority is known: whoever posted a review looks like an API server."""
+    """No authority is known: a client that posted a review looks like an API server."""
     server = serve(max_connections=MOST)
     context = authority.client_context()
     with (

@@ -76,7 +76,7 @@ def test_a_new_authority_is_trusted_before_it_is_used_and_the_old_one_until_noth
 
     state = _advance(state, now, trusting=False)
     assert len(state.authorities) == 2
-    assert authority.issuer_of(state) == old, "nobody trusts the new one yet"
+    assert authority.issuer_of(state) == old, "no API server trusts the new one yet"
     assert state.bundle.startswith(old)
 
     state = _advance(state, now)
@@ -130,7 +130,7 @@ def test_an_authority_that_is_never_trusted_is_never_used_and_nothing_is_written
         st.tuples(st.floats(min_value=0.001, max_value=3), st.booleans(), st.booleans()), min_size=8, max_size=40
     )
 )
-def test_whatever_happens_in_whatever_order_everybody_who_may_still_serve_is_trusted(
+def test_whatever_happens_in_whatever_order_every_replica_that_may_still_serve_is_trusted(
     steps: list[tuple[float, bool, bool]],
 ) -> None:
     """A replica serves with any state of the last days; an API server has any bundle since it was last put."""
@@ -143,7 +143,7 @@ def test_whatever_happens_in_whatever_order_everybody_who_may_still_serve_is_tru
         try:
             authority.check(state, now)
         except StateError:
-            return  # nobody looked for too long
+            return  # it was not renewed for too long
         state = authority.advance(state, NAMES, split_bundle(bundle), now, short)
         if put:
             bundle = state.bundle
@@ -191,7 +191,7 @@ def test_another_name_is_a_reason_for_another_certificate() -> None:
     assert following.bundle == state.bundle
 
 
-def test_nonsense_in_a_bundle_trusts_nobody() -> None:
+def test_nonsense_in_a_bundle_trusts_no_certificate() -> None:
     assert split_bundle("nonsense") == frozenset()
     assert split_bundle("") == frozenset()
     state = _fresh()

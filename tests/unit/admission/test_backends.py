@@ -99,7 +99,7 @@ def test_two_shares_are_of_two_gpus() -> None:
     assert claim_of(asked)["constraints"] == [{"requests": ["gpu"], "distinctAttribute": "gpu.gpuslice.io/uuid"}]
 
 
-def test_equal_slices_have_one_template_whoever_asks_and_however() -> None:
+def test_equal_slices_have_one_template_in_every_dialect() -> None:
     native = admit(pod(container(limits={"gpuslice.io/memory": "1Gi", "gpuslice.io/cores": 10})), DRA)
     vcuda = admit(pod(container(limits={"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": 4})), DRA)
     other = admit(pod(container(limits={"tencent.com/vcuda-core": 11, "tencent.com/vcuda-memory": 4})), DRA)
@@ -139,7 +139,7 @@ def test_containers_that_share_must_ask_for_the_same() -> None:
     assert "'b' asks for 2Gi memory, but 'a' for 1Gi memory" in denied(asked, DRA)
 
 
-def test_init_containers_use_the_slice_that_nobody_uses_yet() -> None:
+def test_init_containers_use_the_slice_of_containers_that_start_later() -> None:
     init = (container("i", MEMORY), container("j", MEMORY), container("k", {"gpuslice.io/memory": "2Gi"}))
     asked = pod(container("a", MEMORY), container("b", MEMORY), init=init)
     assert claims_by_container(asked) == {

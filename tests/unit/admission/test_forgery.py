@@ -19,7 +19,7 @@ from tests.unit.admission.making import Object, admit, admitted, container, deni
 from tests.unit.admission.test_properties import pods, policies
 
 GIB = 1024**3
-MARKS = {
+FORGED = {
     "gpuslice.io/slice": "main: 1 slot",
     "gpuslice.io/dialect": "native",
     "gpuslice.io/backend": "extended",
@@ -36,7 +36,7 @@ def resources(asked: Object, context: Context) -> Object:
     return found
 
 
-# ---- marks ----
+# ---- forged annotations ----
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def resources(asked: Object, context: Context) -> Object:
         ("hami, native", {"gpuslice.io/fraction": "1"}),
     ],
 )
-def test_a_whole_gpu_under_a_mark_is_sliced_as_without(dialect: str, more: Object) -> None:
-    asked = pod(container(limits={WHOLE: 8}), annotations=MARKS | more | {"gpuslice.io/dialect": dialect})
+def test_a_whole_gpu_under_a_forged_annotation_is_sliced_as_without(dialect: str, more: Object) -> None:
+    asked = pod(container(limits={WHOLE: 8}), annotations=FORGED | more | {"gpuslice.io/dialect": dialect})
     assert resources(asked, under({"participation": "OptIn"})) == {"limits": {SLOTS: "1"}}
 
 
 @given(pods(), policies)
 @settings(max_examples=400, deadline=None)
-def test_what_a_mark_lets_pass_would_pass_without(asked: Object, context: Context) -> None:
-    """Marks silence annotations that ask, and nothing else: who leaves both away has the same."""
-    asked["metadata"]["annotations"] |= MARKS
-    marked = admit(asked, context)
-    if marked.decision.denial is not None:
+def test_what_a_forged_annotation_lets_pass_would_pass_without(asked: Object, context: Context) -> None:
+    """Our annotations silence those that ask, and nothing else: a pod without both has the same."""
+    asked["metadata"]["annotations"] |= FORGED
+    forged = admit(asked, context)
+    if forged.decision.denial is not None:
         return
     bare = copy.deepcopy(asked)
     asking = [field.name for fields in registry.ASKING.values() for field in fields]
-    for name in (*MARKS, *asking):
+    for name in (*FORGED, *asking):
         bare["metadata"]["annotations"].pop(name, None)
-    found, expected = patched(asked, marked)["spec"], patched(bare, admit(bare, context))["spec"]
+    found, expected = patched(asked, forged)["spec"], patched(bare, admit(bare, context))["spec"]
     for kind in ("containers", "initContainers"):
         before, after, without = (each.get(kind, []) for each in (asked["spec"], found, expected))
         for was, now, alone in zip(before, after, without, strict=True):
@@ -81,7 +81,7 @@ def test_the_label_that_admission_writes_means_nothing_to_it() -> None:
 # ---- slots by their own name ----
 
 
-@pytest.mark.parametrize("annotations", [{}, MARKS, MARKS | {"gpuslice.io/dialect": "kai", "gpu-fraction": "0.1"}])
+@pytest.mark.parametrize("annotations", [{}, FORGED, FORGED | {"gpuslice.io/dialect": "kai", "gpu-fraction": "0.1"}])
 @pytest.mark.parametrize(
     ("maximum", "most", "reason"),
     [
@@ -95,7 +95,7 @@ def test_slots_are_held_to_every_maximum(annotations: Object, maximum: Object, m
     context = under({"maximum": maximum}, gpu_sizes=(16 * GIB, 80 * GIB))
 
     def asking(slots: int) -> Object:
-        # With the mark, the annotation of a dialect has been served already; without, slots stand alone.
+        # With our annotation, that of a dialect has been served already; without, slots stand alone.
         return pod(container(limits={SLOTS: str(slots)}), annotations=annotations)
 
     assert resources(asking(most), context) == {"limits": {SLOTS: str(most)}}
@@ -208,14 +208,14 @@ def test_gpu_manager_is_told_of_no_more_than_the_maximum(limit: str) -> None:
     admitted(asked, under({"backend": "gpu-manager", "maximum": {"cores": 50}}))
 
 
-# ---- whatever he writes ----
+# ---- whatever a tenant writes ----
 
 
 @st.composite
 def hostile_pods(draw: st.DrawFn) -> Object:
-    """As `pods`, with marks, and with what admission itself gives."""
+    """As `pods`, with forged annotations, and with what admission itself gives."""
     made = draw(pods())
-    made["metadata"]["annotations"] |= draw(st.sampled_from([{}, MARKS]))
+    made["metadata"]["annotations"] |= draw(st.sampled_from([{}, FORGED]))
     amounts = st.sampled_from(["0", "1", "2", "3", "8"])
     names = st.sampled_from([SLOTS, WHOLE, GPU_CLASS, MIG_CLASS, "nvidia.com/gpu.other"])
     for each in made["spec"]["containers"] + made["spec"].get("initContainers", []):
@@ -230,7 +230,7 @@ def hostile_pods(draw: st.DrawFn) -> Object:
 
 @given(hostile_pods(), st.sampled_from(["dra", "extended"]), st.sampled_from([None, "nvidia.com/gpu.other"]))
 @settings(max_examples=1000, deadline=None)
-def test_where_all_is_limited_nobody_has_more(asked: Object, backend: str, target: str | None) -> None:
+def test_where_all_is_limited_no_container_has_more(asked: Object, backend: str, target: str | None) -> None:
     rule: Object = {"participation": "OptIn", "maximum": {"slots": 2, "devices": 1, "cores": 20, "memory": "12Gi"}}
     counted = {SLOTS, WHOLE}
     if target and backend == "extended":

@@ -43,7 +43,7 @@ async def test_the_reviews_of_one_address_delay_another_by_one() -> None:
     reviews.large.close()
 
 
-async def test_who_gave_up_takes_no_turn() -> None:
+async def test_a_review_that_was_given_up_takes_no_turn() -> None:
     reviews = _Reviews()
     tasks = [reviews.start("tenant", f"tenant {number}") for number in range(3)]
     await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def test_who_gave_up_takes_no_turn() -> None:
     reviews.large.close()
 
 
-async def test_who_gives_up_in_its_turn_passes_it_on() -> None:
+async def test_a_review_that_is_given_up_in_its_turn_passes_it_on() -> None:
     reviews = _Reviews()
     first, second, third = (reviews.start("tenant", f"tenant {number}") for number in range(3))
     first.add_done_callback(lambda _: second.cancel())  # between its turn and its work

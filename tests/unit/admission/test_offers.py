@@ -42,7 +42,7 @@ def test_what_no_node_offers_is_told_once_and_given(there: frozenset[str]) -> No
 
 
 @pytest.mark.parametrize("there", [None, frozenset({"nvidia.com/gpu-shared"})], ids=["unknown", "offered"])
-def test_nobody_is_told_of_what_is_offered_or_not_known(there: frozenset[str] | None) -> None:
+def test_no_warning_of_what_is_offered_or_not_known(there: frozenset[str] | None) -> None:
     assert "warnings" not in response_of(admit(SLOTS, Context(offered=there)))
 
 

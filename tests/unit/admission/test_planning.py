@@ -38,7 +38,7 @@ async def test_what_is_stored_and_good_is_left_as_it_is() -> None:
     assert plan.next_change > NOW
 
 
-def test_what_is_lost_or_broken_is_put_back_by_who_serves_with_it() -> None:
+def test_what_is_lost_or_broken_is_put_back_by_the_process_that_serves_with_it() -> None:
     served = planning.plan(NOTHING).state
     broken = msgspec.structs.replace(served, key="nonsense")
     for stored in (None, broken):

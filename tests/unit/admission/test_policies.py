@@ -177,7 +177,7 @@ def test_defaults_fill_in_what_a_request_does_not_say() -> None:
         ({"memory": "1Gi"}, pod(container(limits={"tencent.com/vcuda-core": 100})), "asks for all memory"),
     ],
 )
-def test_nobody_gets_more_than_the_maximum(maximum: Object, asked: Object, reason: str) -> None:
+def test_no_container_gets_more_than_the_maximum(maximum: Object, asked: Object, reason: str) -> None:
     message = denied(asked, under({"maximum": maximum}))
     assert reason in message
     assert "(policy test/rule-0)" in message

@@ -230,9 +230,9 @@ def test_a_pod_of_three_mebibytes_is_read() -> None:
     assert admit(made).decision.outcome is Outcome.REWRITTEN
 
 
-def test_marks_that_a_user_wrote_do_not_get_a_pod_past_admission() -> None:
-    marks = {"gpuslice.io/slice": "main: whole GPU", "gpuslice.io/dialect": "native", "gpuslice.io/policy": "x/y"}
-    made = pod(container(limits={"gpuslice.io/memory": "1Gi"}), annotations=marks)
+def test_annotations_that_a_user_forged_do_not_get_a_pod_past_admission() -> None:
+    forged = {"gpuslice.io/slice": "main: whole GPU", "gpuslice.io/dialect": "native", "gpuslice.io/policy": "x/y"}
+    made = pod(container(limits={"gpuslice.io/memory": "1Gi"}), annotations=forged)
     result = patched(made, admit(made))
     assert result["metadata"]["annotations"]["gpuslice.io/slice"] == "main: 1Gi memory"
     assert result["metadata"]["annotations"]["gpuslice.io/policy"] == "none"

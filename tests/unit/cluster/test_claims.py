@@ -55,7 +55,7 @@ def test_a_number_is_claimed_once_until_it_is_given_back(tmp_path: Path) -> None
         os.close(number)
 
 
-def test_who_comes_second_with_the_same_folder_or_machine_takes_nothing_from_the_first(
+def test_a_second_cluster_with_the_same_folder_or_machine_takes_nothing_from_the_first(
     tmp_path: Path, machine_name: str
 ) -> None:
     cluster = tmp_path / "cluster"
@@ -92,7 +92,7 @@ def test_what_a_killed_holder_left_is_taken_back_and_only_then(tmp_path: Path, f
     assert machine_name not in [machine.name for machine in machines.machines()]
 
 
-def test_a_cluster_that_is_removed_late_takes_nothing_from_who_has_its_number_now(tmp_path: Path) -> None:
+def test_a_cluster_that_is_removed_late_takes_nothing_from_the_next_with_its_number(tmp_path: Path) -> None:
     early, late = tmp_path / "early", tmp_path / "late"
     first, descriptor = claims.take(early, "machine-of-none")
     os.close(descriptor)
@@ -105,7 +105,7 @@ def test_a_cluster_that_is_removed_late_takes_nothing_from_who_has_its_number_no
     os.close(descriptor)
 
 
-def test_what_somebody_left_half_done_is_in_nobodys_way(tmp_path: Path, folder: Path) -> None:
+def test_a_claim_that_was_left_half_done_does_not_block_the_next(tmp_path: Path, folder: Path) -> None:
     half = folder / ".unfinished.left"
     half.mkdir()
     (half / "holder").write_text("somebody\n")

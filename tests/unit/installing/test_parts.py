@@ -62,7 +62,7 @@ def test_a_part_alone_is_the_same_as_among_the_others(part: str) -> None:
     assert all(each in together for each in alone)
 
 
-def test_nobody_may_do_everything_and_secrets_are_only_our_own() -> None:
+def test_no_account_may_do_everything_and_secrets_are_only_our_own() -> None:
     for role in _of_kind(parts.objects(Options()), "Role", "ClusterRole"):
         for rule in role["rules"]:
             resources = rule.get("resources", ())

@@ -1,4 +1,4 @@
-"""A store tells each change once: whoever applies what it tells has what it has."""
+"""A store tells each change once: a listener that applies every change has what the store has."""
 
 from __future__ import annotations
 

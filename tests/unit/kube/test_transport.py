@@ -108,7 +108,7 @@ async def test_a_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_kept_connection_that_the_server_ended_is_noticed_and_reading_is_tried_again(method: str) -> None:
-    """What might have had an effect is not: whoever asked decides."""
+    """A request that might have had an effect is not: the caller decides."""
 
     async def serve(client: Client) -> None:
         await client.request()
@@ -221,7 +221,7 @@ async def test_an_answer_that_is_too_long_is_given_up(monkeypatch: pytest.Monkey
             await _get(transport)
 
 
-async def test_nobody_there_is_an_error_that_says_so() -> None:
+async def test_a_missing_server_is_an_error_that_says_so() -> None:
     with pytest.raises(TransportError, match=r"(?i)connect"):
         await _get(Transport("http://127.0.0.1:1", None))
 

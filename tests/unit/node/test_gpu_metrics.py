@@ -1,4 +1,4 @@
-"""What is told of the GPUs to whoever scrapes the agent."""
+"""The metrics of GPUs that a scrape of the agent shows."""
 
 from __future__ import annotations
 

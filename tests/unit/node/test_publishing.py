@@ -53,7 +53,7 @@ def test_whatever_was_there_ends_as_wanted_and_a_second_look_does_nothing(
 ) -> None:
     stored: list[StoredSlice] = []
     for count, texts, lost in steps:
-        stored = [each for number, each in enumerate(stored) if number not in lost]  # somebody deleted them
+        stored = [each for number, each in enumerate(stored) if number not in lost]  # as a user deletes them
         generation = max((each.generation for each in stored), default=0)
         wanted = content(count)
         for number, text in enumerate(texts[:count]):
@@ -80,7 +80,7 @@ def test_several_changes_are_a_new_generation_of_all() -> None:
     assert {spec["pool"]["generation"] for _, spec in found.replace} == {stored[0].generation + 1}
 
 
-def test_a_slice_that_somebody_deleted_comes_back_as_it_was() -> None:
+def test_a_deleted_slice_comes_back_as_it_was() -> None:
     stored = carry_out(plan("node", [], content(3)), [])
     found = plan("node", stored[1:], content(3))
     assert (found.delete, found.replace) == ((), ())

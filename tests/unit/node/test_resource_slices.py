@@ -141,7 +141,7 @@ def test_where_the_mig_mode_is_kept_only_what_it_allows_is_published(*, enabled:
         assert bool(names_of([found], policies, "mig")) == enabled
 
 
-def test_what_somebody_else_made_is_withheld_with_all_that_overlaps_it() -> None:
+def test_what_another_program_made_is_withheld_with_all_that_overlaps_it() -> None:
     foreign = GpuInstance("3g.20gb", MigPlacement(4, 4), ("MIG-x",))
     state = GpuState(gpu=gpu(mig_enabled=True, instances=(foreign,)), foreign=(foreign,))
     slices = build([state], SHARE)

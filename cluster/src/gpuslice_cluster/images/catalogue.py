@@ -114,7 +114,7 @@ def load(socket: Path, built: Built) -> None:
 
 
 def load_archive(socket: Path, path: Path) -> None:
-    """Somebody's own image."""
+    """Imports an image that the user built."""
     roots.run(*_import(socket), str(path))
 
 

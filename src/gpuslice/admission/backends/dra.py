@@ -1,7 +1,7 @@
 """Slices as claims (resource.k8s.io/v1), from templates that are named after what they ask (`claim_amounts`).
 
-Equal slices of a namespace so share one template, whoever makes it first, and a template never changes. A part of a
-GPU is asked as a list of alternatives, one per size of GPU, because a claim can only ask for amounts.
+So equal slices of a namespace share one template, and a template never changes. A part of a GPU is asked as a list of
+alternatives, one per size of GPU, because a claim can only ask for amounts.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _devices(given: Slice, sizes: tuple[int, ...] | None) -> dict[str, Any]:
             request = {"name": _REQUEST, "firstAvailable": named}
     asked: dict[str, Any] = {"requests": [request]}
     if given.devices > 1 and not given.whole:
-        # A shared GPU can be given twice to one request; whoever asks for two shares wants two GPUs.
+        # One request can get the same shared GPU twice; a container that asks for two shares wants two GPUs.
         distinct = f"{devices.DRIVER}/{devices.ATTRIBUTE_UUID}"
         asked["constraints"] = [{"requests": [_REQUEST], "distinctAttribute": distinct}]
     return asked

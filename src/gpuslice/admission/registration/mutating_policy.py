@@ -76,7 +76,7 @@ def _document(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Expressions:
-    """The same reading in CEL that castslice, marks and the backend extended have in Python. `c` is a container."""
+    """In CEL, what castslice, pod_annotations and the backend extended read in Python. `c` is a container."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -148,7 +148,7 @@ class _Expressions:
                 operations.append(
                     f"variables.{kind}.transformList(i, c, {self._asks()} && {condition}, JSONPatch{{{operation}}})"
                 )
-        operations += [_LABEL, *(self._mark(name, value) for name, value in self._marks().items())]
+        operations += [_LABEL, *(self._annotate(name, value) for name, value in self._annotations().items())]
         sound = "variables.oneWay && variables.whole && variables.goodRatio && variables.knownWorkload"
         return f"variables.asking.size() > 0 && {sound} ? " + " + ".join(operations) + " : []"
 
@@ -234,7 +234,7 @@ class _Expressions:
         )
         return f"({quote(pod_annotations.DIALECT)} in {_ANNOTATIONS} && has(c.resources) && ({holds} || {claims}))"
 
-    def _marks(self) -> dict[str, str]:
+    def _annotations(self) -> dict[str, str]:
         return {
             pod_annotations.SLICE: "variables.slices",
             pod_annotations.DIALECT: _merged(pod_annotations.DIALECT, castslice.DIALECT.name, registry.NAMES),
@@ -252,19 +252,19 @@ class _Expressions:
         }
 
     @staticmethod
-    def _mark(name: str, value: str) -> str:
+    def _annotate(name: str, value: str) -> str:
         path = f"'/metadata/annotations/' + jsonpatch.escapeKey({quote(name)})"
         return f"[JSONPatch{{op: 'add', path: {path}, value: {value}}}]"
 
 
-def _merged(mark: str, name: str, known: Iterable[str]) -> str:
-    """As `marks.merge_names`: what an earlier call wrote stays beside it."""
-    kept = f"{_earlier(mark)}.split(', ')"
+def _merged(annotation: str, name: str, known: Iterable[str]) -> str:
+    """As `pod_annotations.merge_names`: what an earlier call wrote stays beside it."""
+    kept = f"{_earlier(annotation)}.split(', ')"
     return f"{list_of(sorted(known))}.filter(n, n == {quote(name)} || n in {kept}).join(', ')"
 
 
-def _earlier(mark: str) -> str:
-    return f"({quote(mark)} in {_ANNOTATIONS} ? {_ANNOTATIONS}[{quote(mark)}] : '')"
+def _earlier(annotation: str) -> str:
+    return f"({_said(annotation)} ? {_text(annotation)} : '')"
 
 
 def _said(annotation: str) -> str:

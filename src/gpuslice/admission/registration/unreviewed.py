@@ -1,11 +1,11 @@
 """In which namespaces the API server refuses pods that ask for a GPU while no webhook answers.
 
-Marks on a pod can be forged, so nothing but the webhook's answer shows that it has seen a pod: where pods must not pass
-without it, it is a webhook that must answer (`Fail`). The API server divides pods between the two webhooks by the names
-of their namespaces. What else a rule looks at (a pod's labels, its service account, an expression) is the pod's own
-to choose, so a namespace counts as soon as such a rule could decide about any pod there.
+A user can forge annotations and labels of a pod, so nothing but the webhook's answer shows that it has seen the pod:
+where pods must not pass without it, it is a webhook that must answer (`Fail`). The API server divides pods between the
+two webhooks by the names of their namespaces. What else a rule looks at (a pod's labels, its service account, an
+expression) is the pod's own to choose, so a namespace counts as soon as such a rule could decide about any pod there.
 
-A namespace that nobody has seen yet counts as well, unless every rule that could matter names other namespaces: a
+A namespace that is not known yet counts as well, unless every rule that could matter names other namespaces: a
 namespace is under its limits from its first moment.
 """
 

@@ -1,11 +1,11 @@
-"""The webhook configurations: which requests the API server sends, where, and what if nobody answers.
+"""The webhook configurations: which requests the API server sends, where, and what it does without an answer.
 
 Four webhooks, and the reasons for what each does when it is down:
 
 - Where no policy limits anything, pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a
   well-formed request then starts as it was written: with a whole GPU, or waiting for a resource that no node has. No
   deployment stands still because of us.
-- Where a policy limits something, the same is done by a webhook that must answer (`Fail`): else whoever keeps the
+- Where a policy limits something, a webhook that must answer (`Fail`) does the same: else a tenant that keeps the
   webhook from answering has no limit. `unreviewed` says which namespaces these are; the controller keeps the
   configuration in step with them. The two divide the namespaces, so that each pod is sent once, and both have
   conditions by which a pod that asks for no GPU depends on neither.
@@ -13,8 +13,8 @@ Four webhooks, and the reasons for what each does when it is down:
   depend on it: CEL sees that a request is malformed, so pods that ask for no GPU and well-formed ones are never sent.
   While the first webhook answers, it has refused such pods already; what is left are those of namespaces that a policy
   leaves alone. Pods that the first webhook has labelled are not looked at again, which saves the API server a third of
-  a millisecond for each. Who writes the label himself gains nothing: the first webhook does not read it, and while that
-  one is down, his malformed request gets him no more than a well-formed one would.
+  a millisecond for each. A user who writes the label himself gains nothing: the first webhook does not read it, and
+  while that one is down, his malformed request gets him no more than a well-formed one would.
 - Policies are checked by a webhook that must answer (`Fail`). A policy is a guard that its author believes in: better
   refused for a minute than accepted and left out. No pod depends on it, and neither do deletion or an unchanged spec.
 """
@@ -67,7 +67,7 @@ class Service:
 
     @property
     def dns_names(self) -> tuple[str, ...]:
-        """What the API server, and anybody else in the cluster, calls it by."""
+        """The names by which the API server, and any pod of the cluster, calls it."""
         short = f"{self.name}.{self.namespace}"
         return (f"{short}.svc", f"{short}.svc.cluster.local", short)
 
@@ -157,7 +157,7 @@ def _only(namespaces: Iterable[str]) -> dict[str, Any] | None:
 
 
 def _by_name(operator: str, namespaces: Iterable[str]) -> dict[str, Any]:
-    # The API server itself sets this label on every namespace, and nobody else can.
+    # The API server itself sets this label on every namespace, and no user can change it.
     wanted = {"key": "kubernetes.io/metadata.name", "operator": operator, "values": sorted(namespaces)}
     return {"matchExpressions": [wanted]}
 

@@ -31,7 +31,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticCluster:
-    """No cluster: the context never changes, and nobody makes claim templates."""
+    """No cluster: the context never changes, and there is no API server to make claim templates in."""
 
     fixed: Context = field(default_factory=Context)
 

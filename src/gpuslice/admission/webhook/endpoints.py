@@ -48,7 +48,7 @@ _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class _UnknownPolicyError(GpusliceError):
-    """Raised when nobody can tell which policy is meant for a pod: passed as it is, it could be past that."""
+    """Raised when it is unknown which policy is meant for a pod: admitted as it is, it could exceed that policy."""
 
 
 class _NotSyncedError(Exception):
@@ -56,7 +56,7 @@ class _NotSyncedError(Exception):
 
 
 class Routes:
-    """Answers requests by path, and what is wrong with a request before anybody looks at its body."""
+    """Answers requests by path, and refuses a wrong request before a handler sees its body."""
 
     def __init__(self) -> None:
         self._handlers: dict[bytes, tuple[bytes, Handler]] = {}
@@ -269,7 +269,7 @@ class Reviews:
     def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
         decision = reviewed.decision
         more: dict[str, object] = {"message": message} if message else {}
-        if decision.warnings:  # whoever made the pod may be a controller, which shows them to nobody
+        if decision.warnings:  # a controller that made the pod does not show them
             more["warnings"] = decision.warnings
         self._log.info(
             "decided",
@@ -288,5 +288,5 @@ def add_metrics(routes: Routes, metrics: Metrics) -> None:
     routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics.text(), _METRICS_TYPE))
 
 
-def _proper(body: bytes, afterwards: Callable[[], None] | None = None) -> Response:
-    return Response(HTTPStatus.OK, body, JSON, proper=True, afterwards=afterwards)
+def _proper(body: bytes, on_sent: Callable[[], None] | None = None) -> Response:
+    return Response(HTTPStatus.OK, body, JSON, proper=True, on_sent=on_sent)

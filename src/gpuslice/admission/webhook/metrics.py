@@ -29,7 +29,7 @@ FAILED: Final = "failed"
 #: Metrics are written anew twenty times a second at most.
 _TEXT_SECONDS: Final = 0.05
 _TEXTS_AT_ONCE: Final = 10
-#: Ends of connections that call for somebody: they have alerts, and lines in the log.
+#: Ends of connections that an operator should look into: they have alerts, and lines in the log.
 LOUD_FAULTS: Final = ("client_certificate", "crowded_out", "out_of_memory", "unauthenticated")
 
 
@@ -178,7 +178,7 @@ class Metrics:
         authenticated_connections: Callable[[], float],
         templates_created: Callable[[], int],
     ) -> None:
-        """What is looked up when somebody asks."""
+        """Adds metrics that are looked up at each scrape."""
         for name, text, function in (
             ("gpuslice_webhook_requests_in_flight", "Requests that have begun and are not answered.", in_flight),
             ("gpuslice_webhook_connections", "Open connections, with those for metrics.", connections),
@@ -203,7 +203,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """As Prometheus reads it. Asked too often, it says what it said last: writing it takes as long as many reviews
-        do, and whoever reaches the port may ask.
+        do, and any client that reaches the port may ask.
         """
         now = time.monotonic()
         if now >= self._next_text:

@@ -14,7 +14,7 @@ from gpuslice.admission.webhook.endpoints import Health, Reviews, Routes, add_me
 from gpuslice.admission.webhook.metrics import LOUD_FAULTS, Metrics
 from gpuslice.http import listening
 from gpuslice.http.connection import Connection, Limits, Site
-from gpuslice.http.connection_pool import PART_OF_STRANGERS, ConnectionPool
+from gpuslice.http.connection_pool import UNPROVEN_PART, ConnectionPool
 from gpuslice.http.drop_report import DropReport
 from gpuslice.http.streams import PlainStream, TlsStream
 
@@ -43,7 +43,7 @@ class Options:
     port: int = 8443
     metrics_port: int = 8080
     max_connections: int = 1024
-    #: How long requests are still taken after SIGTERM: until nobody sends new ones here.
+    #: How long requests are still taken after SIGTERM: until the API servers send new ones elsewhere.
     drain_seconds: float = 5.0
     #: And how long those that were taken have at most.
     finish_seconds: float = 30.0
@@ -84,7 +84,7 @@ class Webhook:
         # Two pools: however many hang on the one, probes and metrics are served.
         pool = ConnectionPool(_most_connections(options.max_connections), loop)
         watchers = ConnectionPool(_MOST_WATCHERS, loop)
-        watchers.turns.part = PART_OF_STRANGERS
+        watchers.turns.part = UNPROVEN_PART
         drops = DropReport(loop)
         tls = self._site(pool, loop, self._review_routes(), drops)
         plain = self._site(watchers, loop, self._metrics_routes(), drops)
@@ -130,7 +130,7 @@ class Webhook:
             pool.close_quiet(0.0 if self._hurry.is_set() else _QUIET_SECONDS)
             if loop.time() > closed + _LAST_HANDSHAKE_SECONDS:
                 pool.drop_unfinished_handshakes()
-            # Nobody may be there, and somebody be about to: who was accepted last becomes a connection in a moment.
+            # The pool may be empty only for a moment: a client that was just accepted is not in it yet.
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
         self._log.info("stopped", unfinished=pool.in_flight)
 

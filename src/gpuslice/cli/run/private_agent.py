@@ -1,4 +1,4 @@
-"""An agent for one `gpuslice run`. It ends by itself when that process is gone and nobody is in its sessions."""
+"""An agent for one `gpuslice run`. It ends by itself when that process is gone and its sessions are empty."""
 
 from __future__ import annotations
 

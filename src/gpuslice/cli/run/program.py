@@ -1,7 +1,7 @@
 """A program that runs in place of this command: it gets our signals, and the caller gets its exit code.
 
 Both are in one process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a new window size) reaches the program by
-itself; only what somebody sends to this process is passed on.
+itself; only signals that are sent to this process are passed on.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Program:
 
     def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         _adopt_orphans()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would tell how the program ended
-        # A signal that whoever started us wants ignored (nohup) is neither ours nor the program's.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the kernel would not say how the program ended
+        # A signal that our parent ignores (nohup) stays ignored, here and in the program.
         forwarded = {number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
         self._signals: Final = forwarded | {signal.SIGCHLD}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
@@ -113,7 +113,7 @@ def _adopt_orphans() -> None:
 
 
 def _stop() -> None:
-    """Stops as the signal would have, had it not been held back; until somebody continues us."""
+    """Stops as the signal would have, had it not been held back; until SIGCONT."""
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})

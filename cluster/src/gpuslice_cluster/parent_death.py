@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that started it."""
+"""Has the kernel kill a child process when its parent ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
 
 
-def with_this_process() -> Callable[[], None]:
-    """What a child is to run first (`preexec_fn`): the kernel kills it when this process is gone, however that went."""
+def kill_child() -> Callable[[], None]:
+    """What a child runs first (`preexec_fn`): the kernel kills the child when this process ends, however it ends."""
     parent = os.getpid()
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # It may be gone already: then nobody would kill us.
+        # The parent may be gone already: then the kernel would not kill us.
         if os.getppid() != parent:
             os._exit(1)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from gpuslice.admission.context import Context
 from gpuslice.admission.deciding import decide
 from gpuslice.admission.decision import Outcome
-from gpuslice.admission.decision_cache import Recent, likeness
+from gpuslice.admission.decision_cache import DecisionCache, cache_key
 from gpuslice.admission.review import examine
 from gpuslice.model.pods import Pod
 from gpuslice.model.policies import NO_RULE
@@ -48,7 +48,7 @@ def test_the_pods_of_a_workload_are_worked_out_once() -> None:
     assert [answer.uid for answer in answers] == ["a", "b", "c"]
 
 
-def test_annotations_that_nobody_reads_do_not_matter_and_stay() -> None:
+def test_annotations_that_no_dialect_reads_do_not_matter_and_stay() -> None:
     context = Context()
     for index in range(5):
         said = {"batch.kubernetes.io/job-completion-index": f"{index}", f"example.com/{index}": "mine"}
@@ -58,7 +58,7 @@ def test_annotations_that_nobody_reads_do_not_matter_and_stay() -> None:
 
 
 class _Recording(dict[str, str]):
-    """The annotations of a pod, and which of them somebody looked for."""
+    """The annotations of a pod, and which of them were looked for."""
 
     def __init__(self, said: dict[str, str]) -> None:
         super().__init__(said)
@@ -90,7 +90,7 @@ def test_every_annotation_that_deciding_looks_for_tells_pods_apart(asked: Object
         other = msgspec.structs.replace(metadata, annotations=dict(said) | {name: "another"})
         same = msgspec.structs.replace(metadata, annotations=dict(said) | {name: "one"})
         keys = [
-            likeness(msgspec.structs.replace(decoded, metadata=each), NO_RULE, context.settings)
+            cache_key(msgspec.structs.replace(decoded, metadata=each), NO_RULE, context.settings)
             for each in (other, same)
         ]
         assert keys[0] != keys[1], name
@@ -161,18 +161,18 @@ def test_a_large_pod_is_not_remembered() -> None:
 
 def test_a_short_pod_that_asks_for_very_much_is_not_remembered() -> None:
     partitions = {f"nvidia.com/mig-{memory}": 32 for memory in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")}
-    crowd = [container(f"c{number}", {"nvidia.com/gpumem": 1}) for number in range(20)]
+    many = [container(f"c{number}", {"nvidia.com/gpumem": 1}) for number in range(20)]
     context, strict = Context(), under({"maximum": {"memory": "1Ki"}})
     assert admit(pod(container(limits=partitions)), context).decision.outcome is Outcome.REWRITTEN
-    assert admit(pod(*crowd), strict).decision.outcome is Outcome.DENIED
+    assert admit(pod(*many), strict).decision.outcome is Outcome.DENIED
     assert len(context.answers) == len(strict.answers) == 0
 
 
 def test_what_is_asked_for_stays_and_the_rest_is_forgotten() -> None:
-    recent: Recent[str] = Recent()
-    recent.put("asked for", "value")
+    kept: DecisionCache[str] = DecisionCache()
+    kept.put("asked for", "value")
     for number in range(10_000):
-        recent.put(number, "value")
-        assert recent.get("asked for") == "value"
-    assert len(recent) <= 2048
-    assert recent.get(0) is None
+        kept.put(number, "value")
+        assert kept.get("asked for") == "value"
+    assert len(kept) <= 2048
+    assert kept.get(0) is None
