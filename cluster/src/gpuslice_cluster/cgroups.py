@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT: Final = Path("/sys/fs/cgroup")
-#: A new cpuset can hold no process until it is told its processors and memory.
+#: A new cpuset can hold no process until its processors and memory are set.
 _CPUSET: Final = ("cpuset.cpus", "cpuset.mems")
 _SECONDS_TO_EMPTY: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02

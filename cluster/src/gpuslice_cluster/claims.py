@@ -117,7 +117,7 @@ def clean(network: Network) -> None:
 
 
 def write_first_process(network: Network) -> None:
-    """By the node's first process itself, while it still sees the machine's /proc."""
+    """Called by the node's first process itself, while it still sees the machine's /proc."""
     number = int(Path("/proc/self").readlink().name)
     status = processes.status(number)
     assert status is not None
@@ -125,7 +125,7 @@ def write_first_process(network: Network) -> None:
 
 
 def first_process(network: Network) -> ProcessIdentity | None:
-    """None if there is none, or if it was killed before it could say who it is: then it has made nothing."""
+    """None if there is none, or if it was killed before it wrote its number: then it has made nothing."""
     try:
         number, start_time = (network.claim / _FIRST_PROCESS).read_text().split()
     except (FileNotFoundError, ValueError):
@@ -135,7 +135,7 @@ def first_process(network: Network) -> ProcessIdentity | None:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """Only one makes or removes claims at a time. The lock is on the folder of all of them."""
+    """Lets one process at a time make or remove claims, by a lock on the folder of all of them."""
     networks.CLAIMS.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(networks.CLAIMS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -198,7 +198,7 @@ def _remove(claim: Claim) -> None:
 
 
 def _end_first_process(network: Network) -> None:
-    """It ends after every other process of the node. One that is ending has no command line any more to know it by."""
+    """Ends the node's first process, which outlives the others. An ending process has no command line to know it by."""
     known = first_process(network)
     descriptor = processes.open_pidfd(known) if known is not None else None
     if descriptor is None:

@@ -222,7 +222,7 @@ def load(name: str, archives: tuple[Path, ...]) -> None:
 
 
 class _Steps:
-    """Tells how it goes: a line for each step and, on a terminal, that something is still happening."""
+    """Shows progress: a line for each step and, on a terminal, that something is still happening."""
 
     def __init__(self) -> None:
         self._console = output.console()

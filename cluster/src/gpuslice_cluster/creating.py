@@ -94,7 +94,7 @@ def _build_images() -> list[Built]:
 
 
 def _load_images(node: nodes.Description, images: list[Built], say: Callable[[str], None]) -> str:
-    """Returns what tells the content of gpuslice's own image from another's."""
+    """Returns a fingerprint of gpuslice's own image."""
     for built in images:
         say(f"loading {built.image.name}")
         catalogue.load(node.socket, built)
@@ -109,7 +109,7 @@ def _node(cluster: Cluster) -> nodes.Description:
 
 
 def _start_with_node(cluster: Cluster, options: ClusterOptions, gpus: str, say: Callable[[str], None]) -> str:
-    """Returns what tells the content of gpuslice's image from another's."""
+    """Returns a fingerprint of gpuslice's image."""
     say(f"simulating {gpus}")
     machine_configuration = configuration.from_text(gpus, name=options.name)
     claims.take_back_all()

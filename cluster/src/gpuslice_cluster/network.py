@@ -106,7 +106,7 @@ def remove(network: Network, outside: int | None = None) -> None:
 
 
 def bridge_configuration(network: Network, leases: Path) -> dict[str, object]:
-    """What the container runtime is told about the pods' network (CNI)."""
+    """The CNI configuration of the pods' network, for the container runtime."""
     addresses = {"type": "host-local", "ranges": [[{"subnet": str(network.pods)}]], "dataDir": str(leases)}
     return {
         "cniVersion": "1.0.0",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMPONENT: Final = "node"
 #: In a cluster's folder.
 FOLDER: Final = "node"
-#: In the node's folder: what its first process is told.
+#: In the node's folder: what its first process reads.
 DESCRIPTION: Final = "node.json"
 
 

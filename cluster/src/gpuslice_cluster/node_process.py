@@ -1,4 +1,4 @@
-"""Holds a node: starts it in namespaces of its own and, when told to end, pulls the plug.
+"""Holds a node: starts it in namespaces of its own, and kills it on SIGTERM.
 
     python -m gpuslice_cluster.node_process FOLDER
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_PROBES: Final = 0.1
 #: A component that has not become ready by then never will; a cold machine with two cores takes a while.
 _SECONDS_TO_BECOME_READY: Final = 180.0
-#: Nor will one that ended so often before it was ready once.
+#: Neither will a component that ended so often before it was first ready.
 _ATTEMPTS_TO_BECOME_READY: Final = 5
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0

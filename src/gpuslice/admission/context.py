@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.decision import Answer
     from gpuslice.model.policies import Backend
 
-#: What a cluster is taken to have that has no GPU yet (its nodes may start with the first pod that needs one).
+#: Assumed for a cluster without a GPU yet (its nodes may start with the first pod that needs one).
 KNOWN_GPU_SIZES: Final = tuple(sorted({model.memory_bytes for model in gpus.PRESETS.values()}))
 
 

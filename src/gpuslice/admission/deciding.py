@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuslice.policies.rule_set import Choice
     from gpuslice.policies.subject import Subject
 
-#: No node runs so many in one pod, and each that is looked at takes time from the pods of others.
+#: No node runs so many in one pod, and looking at each takes time from other pods.
 _MOST_CONTAINERS: Final = 512
 _USUAL_SCHEDULERS: Final = (None, "", "default-scheduler")
 
@@ -185,7 +185,7 @@ class _Deciding:
 
 
 def _warn_only(decision: Decision) -> Decision:
-    """The same decision, told and not done."""
+    """The same decision as warnings, without its patch."""
     if decision.denial is not None:
         told = f"this pod would be denied: {decision.denial.message}"
     elif decision.operations:

@@ -23,11 +23,11 @@ class Outcome(StrEnum):
     UNTOUCHED = "untouched"
     REWRITTEN = "rewritten"
     DENIED = "denied"
-    WARNED = "warned"  # a warn-only rule: it passes, and hears what would have happened
+    WARNED = "warned"  # a warn-only rule: the pod passes, and a warning says what would have happened
 
 
 class Denial(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Why a pod may not run. `malformed` tells a wish without meaning from one that is not granted."""
+    """Why a pod may not run. `malformed` tells a request without meaning from one that is not allowed."""
 
     message: str
     malformed: bool
@@ -63,7 +63,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """A decision, and how the API server hears of it."""
+    """A decision, and the response to the API server."""
 
     #: Without the operations: they are in the response, and answers are kept.
     decision: Decision

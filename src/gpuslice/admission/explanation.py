@@ -1,4 +1,4 @@
-"""Why admission decided as it did: what a pod asked, which rule decided and why not another, what was given, what
+"""Why admission decided as it did: what a pod asked, which rule decided and why not another, what it got, what
 changed.
 """
 

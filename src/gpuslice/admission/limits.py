@@ -1,7 +1,7 @@
 """Holds what a container will have to the rule, no matter whether a user or admission wrote it.
 
-A container can ask for slots and devices by their own names, in no dialect, and any container of the pod can name its
-claims; and a container that an earlier call served looks just like one that a user wrote so. Hence the check does not
+A container can ask for slots and devices by their own names, in no dialect, and it can name every claim of its pod;
+and a container that an earlier call served looks just like one that a user wrote so. Hence the check does not
 ask who wrote it: it adds up what would leave admission, and refuses the pod if that is beyond the rule's limits.
 """
 

@@ -203,7 +203,7 @@ def read_pod(document: bytes | msgspec.Raw) -> Pod:
 def decide_document(
     document: bytes | msgspec.Raw, namespace: str, context: Context, user: User | None = None
 ) -> tuple[Decision, Subject]:
-    """Decides about a pod, or a pod template, in JSON, and says whom the policies were asked about.
+    """Decides about a pod, or a pod template, in JSON, and returns the subject that the policies saw.
 
     Raises ValueError if it is neither.
     """

@@ -119,8 +119,8 @@ def _the_one(found: dict[str, tuple[str, ...]], place: Place, reader: Reader) ->
 
 
 def _without_what_only_counts(dialects: list[Dialect], reader: Reader) -> list[Dialect]:
-    """Whole GPUs count shares where a dialect of the container says so: only a pod's own annotation makes them ask in
-    another one as well.
+    """Whole GPUs count shares where a dialect of the container says so. Only an annotation of the pod makes them ask
+    in another dialect as well.
     """
     dialects = sorted(dialects, key=lambda each: each.name)
     if not any(dialect.whole_gpus is WholeGpus.COUNT for dialect in dialects):

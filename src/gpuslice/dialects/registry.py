@@ -66,7 +66,7 @@ WITH_SETTINGS_OF_RULES: Final = tuple(dialect for dialect in DIALECTS if dialect
 
 
 def read_by(backend: Backend) -> tuple[str, ...]:
-    """The dialects that a backend of others reads itself."""
+    """The dialects that a backend which is other software reads itself."""
     return tuple(dialect.name for dialect in DIALECTS if dialect.also_read_by is backend)
 
 

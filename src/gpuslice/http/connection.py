@@ -53,7 +53,7 @@ class Limits:
     answer: float = 30.0
     #: For a client to read what it was answered.
     unread: float = 10.0
-    #: The API server closes connections that were idle for 90 s. It must be the one who does, or a request could
+    #: The API server closes connections that were idle for 90 s. It must close first, or a request could
     #: cross with the end of its connection.
     idle: float = 150.0
     #: For a client to read a refusal while it still sends.
@@ -72,7 +72,7 @@ class Site:
     #: Called with the reason and the client's address when a connection ends otherwise than it should.
     fault: Callable[[str, str], None]
     limits: Limits
-    #: Words a refusal for who sent a body that begins so; None if there is nothing to say but HTTP's own.
+    #: Words the refusal of a body by its beginning; None if there is nothing to say but HTTP's own.
     refuse: Callable[[bytes, BadRequestError], Response | None] = lambda _beginning, _fault: None
     #: Each answer is the last of its connection.
     draining: bool = False
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
     # From bytes to answers.
 
     def advance(self) -> None:
-        """Does all that can be done with what has arrived, or the first part of it if that is much."""
+        """Answers the requests that have arrived, or the first of them if they are many."""
         try:
             self._read_requests()
         except StreamEndedError:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _shake_hands(self) -> None:
-        """The handshake is done: it is known now whether the client is an API server."""
+        """Notes, when the handshake is done, whether the client is an API server."""
         stream, reader = self._stream, self._reader
         reader.authenticated = stream.authenticated
         reader.refuses_posts = stream.asks_for_proof and not stream.authenticated
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         self._enter(_Phase.IDLE, self._limits.head if reader.refuses_posts else self._limits.idle)
 
     def _wait_for_more(self) -> None:
-        """A part of a request is there."""
+        """Sets the deadline for the rest of a request that has begun."""
         reader = self._reader
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.REQUEST, self._limits.head)
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         self.advance()
 
     def _send(self, request: Request, answer: Response) -> None:
-        """Says it, and is ready for the next request or done."""
+        """Sends the answer. The connection is then ready for the next request, or closes."""
         site = self._site
         close = site.draining or not request.keep_alive
         if site.pool.authenticates and not self._stream.asks_for_proof:
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _refuse(self, fault: BadRequestError) -> None:
-        """The last answer of a connection whose next bytes cannot be understood."""
+        """Sends the last answer of a connection whose next bytes cannot be understood."""
         self._site.fault(fault.reason, self.source)
         answer = self._site.refuse(self._reader.beginning, fault) or plain(fault.status, f"gpuslice: {fault}")
         self._transport.write(self._stream.wrap(answer.render(close=True)))
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
     # How a connection ends.
 
     def expire(self) -> None:
-        """Its time is up."""
+        """Ends what the connection does, because its deadline has passed."""
         if self._phase is _Phase.IDLE:
             self._close()
         elif self._phase is _Phase.REQUEST:
@@ -330,7 +330,7 @@ class Connection(asyncio.Protocol):
             self.drop(reasons.get(self._phase, "lingering"))
 
     def give_way(self) -> None:
-        """What it sends is too much beside what the others send."""
+        """Refuses the body that is coming in, because all bodies together hold too much memory."""
         self._refuse(
             BadRequestError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "out_of_memory", "too many large requests at once; try again"
@@ -344,14 +344,14 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def drop(self, reason: str) -> None:
-        """Ends it at once, whatever it does."""
+        """Ends the connection at once, in any phase."""
         if self._phase is not _Phase.CLOSED:
             self._site.fault(reason, self.source)
             self._gone()
             self._transport.abort()
 
     def _end(self, reason: str) -> None:
-        """Ends it after what was written."""
+        """Ends the connection after what was written."""
         self._site.fault(reason, self.source)
         if output := self._stream.output():
             self._transport.write(output)
@@ -359,13 +359,13 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _close(self) -> None:
-        """Ends it in order. A client that does not read what is still to be written has some time for that."""
+        """Ends the connection in order. The client has some time to read what is still to be written."""
         self._say_farewell()
         self._enter(_Phase.LINGER, self._limits.unread)
         self._transport.close()
 
     def _linger(self) -> None:
-        """Says goodbye, but listens: closed with bytes unread, the kernel would take the answer back."""
+        """Sends no more, but listens: with bytes unread the kernel would reset the connection and drop the answer."""
         self._say_farewell()
         self._reader.close()
         self._site.pool.release(self)
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
         self.deadline = now + seconds
 
     def pause(self) -> None:
-        """Takes no more from the client until it has seen to what there is."""
+        """Reads no more from the client until what has arrived is done."""
         if not self._paused:
             self._paused = True
             self._transport.pause_reading()

@@ -1,10 +1,9 @@
-"""All connections of the server: how many there may be, which one goes when there are too many, and whose time is up.
+"""All connections of the server: how many there may be, which one is dropped when there are too many, and deadlines.
 
 Clients that have proven to be API servers have most of the pool to themselves. All others, and everything that is
-still in its handshake, have a small share: a newcomer always gets in, because it may be an API server, and the
-connection that goes for it is one of the address that has most. Addresses from which an API server came before have a
-share of their own, so that its next handshake has its chance whatever else connects. No connection ever goes for one
-of another share.
+still in its handshake, have a small share. A newcomer always gets in, because it may be an API server: the pool drops
+a connection of the address that has most. Addresses from which an API server came before have a share of their own, so
+that its next handshake succeeds whatever else connects. No connection is ever dropped for one of another share.
 
 Where nothing tells API servers from others, there is one share for all.
 """
@@ -28,11 +27,11 @@ _SWEEP_SECONDS: Final = 0.5
 #: well: the worst review takes 35 ms for each MiB, and an API server waits three seconds.
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 FREE_HELD_BYTES: Final = 64 * 1024
-#: Each of the two shares of those that have proven nothing: an eighth, but some dozens, but at most a quarter.
+#: Each of the two shares of unproven clients: an eighth, but at least some dozens, and at most a quarter.
 _SHARE: Final = 8
 _LARGEST_SHARE: Final = 4
 _SOME_DOZENS: Final = 48
-#: Of the loop's time, for clients that are not API servers: they wait when they have used that.
+#: The part of the loop's time that clients which are not API servers may use before they wait.
 UNPROVEN_PART: Final = 0.25
 #: How long an address is known for the API server that came from it.
 _TRUSTED_SECONDS: Final = 3600.0
@@ -51,9 +50,9 @@ class ConnectionPool:
         self._trusted_until: dict[str, float] = {}
         self._large: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: Whose work is done when, of those that have proven nothing.
+        #: Schedules the work of clients that have proven nothing.
         self.turns: Final = Turns(loop)
-        #: Whether API servers prove that they are.
+        #: Whether API servers prove that they are API servers.
         self.authenticates = False
 
     def __len__(self) -> int:
@@ -71,23 +70,23 @@ class ConnectionPool:
 
     @property
     def authenticated(self) -> int:
-        """How many are of API servers."""
+        """How many connections belong to API servers."""
         return len(self._authenticated)
 
     @property
     def _share(self) -> int:
-        """How many may have proven nothing, of each kind of address."""
+        """How many unproven connections each kind of address may have."""
         if not self.authenticates:
             return self._most
         return max(1, min(max(self._most // _SHARE, _SOME_DOZENS), self._most // _LARGEST_SHARE))
 
     def expect_proof(self) -> None:
-        """From now on API servers prove that they are."""
+        """From now on API servers prove that they are API servers."""
         self.authenticates = True
         self.turns.part = UNPROVEN_PART
 
     def join(self, connection: Connection) -> None:
-        """A new connection; another goes for it if there are too many."""
+        """Adds a connection, and drops another if there are too many."""
         sources = self._sources(connection.source)
         while len(sources) >= self._share:
             _drop_least_missed(sources)
@@ -96,15 +95,15 @@ class ConnectionPool:
             self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def make_room(self) -> None:
-        """Ends the connection that will be missed least, if there is one that has proven nothing."""
+        """Drops the connection that will be missed least, among those that have proven nothing."""
         _drop_least_missed(self._others if len(self._others) else self._trusted)
 
     def heard(self, connection: Connection) -> None:
-        """It has sent its first bytes."""
+        """Notes that the connection has sent its first bytes."""
         self._sources(connection.source).heard(connection)
 
     def authenticate(self, connection: Connection) -> None:
-        """It has proven to be an API server's."""
+        """Moves a connection that has proven to be an API server's to the API servers' share."""
         if not self._remove_unproven(connection):
             return
         if len(self._authenticated) >= max(1, self._most - 2 * self._share):
@@ -113,7 +112,7 @@ class ConnectionPool:
         self._trust(connection.source)
 
     def recognize(self, connection: Connection) -> None:
-        """It asked a proper review."""
+        """Notes that the connection asked for a proper review."""
         self._sources(connection.source).asked(connection)
 
     def leave(self, connection: Connection) -> None:
@@ -123,9 +122,9 @@ class ConnectionPool:
             self._remove_unproven(connection)
 
     def hold(self, connection: Connection) -> None:
-        """Its body is large. When all together are too large, a body goes that is still coming in: of the address that
-        holds most the one that has been coming longest, because an API server is fast. Those that wait for their
-        answer stay, even if they are too much by themselves.
+        """Counts a connection with a large body. When all bodies together are too large, the pool refuses one that is
+        still coming in: of the address that holds most the one that has been coming longest, because an API server is
+        fast. Bodies that wait for their answer stay, even if they are too much by themselves.
         """
         self._large[connection] = None
         while sum(each.held_bytes for each in self._large) > MAX_HELD_BYTES:
@@ -147,7 +146,7 @@ class ConnectionPool:
             connection.close_if_quiet(seconds)
 
     def close_unproven(self) -> None:
-        """Closes those that have proven nothing and wait for no answer: they may come again, and prove it."""
+        """Closes idle connections that have proven nothing: their clients may connect again, and prove it."""
         for connection in (*self._others, *self._trusted):
             connection.close_if_quiet(0.0)
 

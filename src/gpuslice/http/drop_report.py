@@ -1,4 +1,4 @@
-"""Tells in the log whose connections were dropped, and why: a line for all of a while, because a flood has many."""
+"""Logs which addresses lost connections, and why: one line for many drops, because a flood has many."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DropReport:
             self._timer = self._loop.call_at(max(now + _FIRST_SECONDS, self._next), self.write)
 
     def write(self) -> None:
-        """Says what there is to say, now."""
+        """Writes what was counted, now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuslice.http.connection_pool import ConnectionPool
 
 _BACKLOG: Final = 4096
-#: Those that are connected are served before more are taken: a flood of newcomers slows them down by this much.
+#: Connections accepted before open ones are served again: a flood of newcomers slows these down by this much.
 _AT_ONCE: Final = 16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RECOVERY_SECONDS: Final = 0.1

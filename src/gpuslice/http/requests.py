@@ -13,7 +13,7 @@ import httptools
 MAX_HEAD_BYTES: Final = 64 * 1024
 #: Of a body that is refused: enough for the refusal to name the review that it answers.
 BEGINNING_BYTES: Final = 1024
-#: So many requests in one piece is no client that means well.
+#: No honest client sends so many requests in one piece.
 _MAX_WAITING: Final = 256
 
 
@@ -72,7 +72,7 @@ class RequestReader:
         self.held_bytes = 0
         #: What the connection knows of its client, for each request.
         self.authenticated = False
-        #: The client had to prove that it is an API server, and did not: not a byte of its reviews is kept.
+        #: The client had to prove that it is an API server, and did not: the reader keeps no byte of its reviews.
         self.refuses_posts = False
         self._raw_bytes = 0
         self._forget()

@@ -1,8 +1,8 @@
-"""Connections by the address that they come from, and which of them goes when there are too many.
+"""Connections by the address that they come from, and which of them is dropped when there are too many.
 
 One address with many connections must not displace another's: so the address that has most loses first, and of equals
-the one that has had so many for longest. Each step takes the same time however many addresses there are: a flood is
-when it counts.
+the one that has had so many for longest. Each step takes the same time however many addresses there are, because a
+flood has many.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class _Source:
     def __init__(self) -> None:
         self.silent: dict[Connection, None] = {}
         self.heard: dict[Connection, None] = {}
-        #: Those that have asked a proper review.
+        #: Connections that have asked for a proper review.
         self.asked: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self.silent) + len(self.heard) + len(self.asked)
 
     def least_missed(self) -> Connection:
-        """A client that means well speaks at once; one that has asked before will ask again."""
+        """A silent connection first: an honest client speaks at once, and one that has asked before will ask again."""
         for group in (self.silent, self.heard):
             if group:
                 return next(iter(group))
@@ -78,19 +78,19 @@ class Sources:
         self._recount(connection.source, len(source) - 1, len(source))
 
     def heard(self, connection: Connection) -> None:
-        """It has sent something."""
+        """Notes that the connection has sent something."""
         source = self._sources.get(connection.source)
         if source is not None and source.silent.pop(connection, self) is None:
             source.heard[connection] = None
 
     def asked(self, connection: Connection) -> None:
-        """It has asked a proper review."""
+        """Notes that the connection has asked for a proper review."""
         source = self._sources.get(connection.source)
         if source is not None and source.heard.pop(connection, self) is None:
             source.asked[connection] = None
 
     def remove(self, connection: Connection) -> bool:
-        """False if it is not here."""
+        """Returns False if the connection is not here."""
         source = self._sources.get(connection.source)
         if source is None or not any(
             group.pop(connection, self) is None for group in (source.silent, source.heard, source.asked)
@@ -103,7 +103,7 @@ class Sources:
         return True
 
     def take(self, address: str) -> list[Connection]:
-        """Removes those of one address."""
+        """Removes and returns the connections of one address."""
         source = self._sources.get(address)
         found = [] if source is None else [*source.silent, *source.heard, *source.asked]
         for each in found:

@@ -55,7 +55,7 @@ class Stream(Protocol):
         """What the stream itself has to write to the socket: its handshake, its alerts."""
 
     def farewell(self) -> None:
-        """Nothing will be said any more; the output tells the peer."""
+        """Ends what we send; `output` then has the alert that tells the peer."""
 
 
 class PlainStream:
@@ -86,7 +86,7 @@ class PlainStream:
         return b""
 
     def farewell(self) -> None:
-        """Without TLS there is no word for it."""
+        """Does nothing: plain HTTP has no closing alert."""
 
 
 class TlsStream:

@@ -1,7 +1,7 @@
 """Shares the time of the event loop among the addresses that clients come from.
 
-An address that has used less than its part is served at once. The work of one that has used more waits in a queue, of
-which the loop does one piece between two looks at its sockets: so nothing is left undone while there is time, and an
+An address that has used less than its part is served at once. The work of an address that has used more waits in a
+queue, and the loop does one piece of the queue between two looks at its sockets. So no time is left unused, and an
 address that sends costly requests on a thousand connections delays another's by one of them, and not by a thousand.
 """
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from gpuslice.http.connection import Connection
 
-#: The address that the request came from which a task answers.
+#: The address whose request the current task answers.
 caller: Final[ContextVar[str]] = ContextVar("caller", default="")
 
 #: What an address may use at once, in seconds of the loop's time: some dozens of handshakes, hundreds of reviews.
 _BURST: Final = 0.02
 #: An address that was silent for so long needs no part.
 _IDLE_SECONDS: Final = 1.0
-#: Of what has been received for pieces of work that wait.
+#: The bytes received for pieces of work that wait.
 MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -53,7 +53,7 @@ class Turns:
         self.part = self._rate = 1.0
 
     def work(self, connection: Connection) -> None:
-        """Something has come in: has the connection see to it, now or when it is its address's turn."""
+        """Has the connection process what came in, now or when it is its address's turn."""
         now = monotonic()
         account = self._accounts.get(connection.source) or self._open(connection.source)
         seconds = account.seconds + (now - account.seen) * self._rate
@@ -67,17 +67,17 @@ class Turns:
             self._wait(connection, account)
 
     def wait(self, connection: Connection) -> None:
-        """It has more to do, and has had its turn."""
+        """Queues a connection that has more to do and has had its turn."""
         self._wait(connection, self._accounts.get(connection.source) or self._open(connection.source))
 
     def forget(self, connection: Connection) -> None:
-        """It has ended."""
+        """Removes a connection that has ended."""
         account = self._accounts.get(connection.source)
         if account is not None:
             self._take(connection, account)
 
     def forget_idle(self) -> None:
-        """Has those count no more that were silent for a while."""
+        """Removes the accounts of addresses that were silent for a while."""
         before = monotonic() - _IDLE_SECONDS
         for source in [source for source, each in self._accounts.items() if each.seen < before and not each.waiting]:
             del self._accounts[source]
@@ -105,7 +105,7 @@ class Turns:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """The latest of the address that has most waiting."""
+        """Drops the latest connection of the address that has most waiting."""
         most = max((self._accounts[source] for source in self._queue), key=lambda account: account.waiting_bytes)
         next(reversed(most.waiting)).drop("out_of_memory")
 

@@ -36,7 +36,7 @@ def _arguments(options: Options) -> list[str]:
 
 
 def _slots(settings: Settings) -> list[str]:
-    """The webhook reckons with the same."""
+    """The webhook has the same number of slots per GPU."""
     return [
         f"--backend={Backend.EXTENDED}",
         f"--shared-resource={settings.shared_resource}",
@@ -73,7 +73,7 @@ def _rights() -> list[Object]:
         # Of claims on its own node, since Kubernetes 1.36.
         rule("resource.k8s.io", ["resourceclaims/driver"], ["associated-node:patch", "associated-node:update"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
-        # Whose a scraper's token is, and whether its account may read metrics.
+        # To find the account of a scraper's token, and whether it may read metrics.
         rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     ]
@@ -118,7 +118,7 @@ def _pod(options: Options) -> Object:
     return {
         "serviceAccountName": AGENT,
         "priorityClassName": "system-node-critical",
-        "hostPID": True,  # a tenant is told apart by the node's number for its process
+        "hostPID": True,  # the agent knows a tenant by the node's number for its process
         "affinity": {"nodeAffinity": _on_gpu_nodes()},
         # Wherever a GPU is, whatever else may not run there.
         "tolerations": [{"operator": "Exists"}],

@@ -1,6 +1,6 @@
 """The authority of the API servers' client certificates in the cluster: a ConfigMap, and how the webhook reads it.
 
-The pods mount it whether it is there or not: it may be made later, by hand, and counts from then on.
+The pods mount it whether it is there or not: an operator may create it later, and it counts from then on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who may connect to gpuslice's pods, where the cluster's network enforces it.
 
 No policy can name an API server: it comes from an address of a control plane's machine, or of a tunnel's pod. So
-reviews are taken from everywhere, unless the networks of pods are told and it is known that no API server comes from
-them. Metrics, which name pods of all namespaces, are for namespaces with a label. A node's own probes always pass.
+reviews are taken from everywhere, unless the operator names the networks of pods, from which no API server may come.
+Metrics, which name pods of all namespaces, are for namespaces with a label. A node's own probes always pass.
 """
 
 from __future__ import annotations

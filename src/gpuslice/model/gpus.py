@@ -1,6 +1,6 @@
 """GPU models: what NVIDIA's driver reports of each product that gpuslice knows by name.
 
-The simulator builds its GPUs from these; the numbers are those of the real products, so that nothing can tell.
+The simulator builds its GPUs from these; the numbers are the real products', so that programs see no difference.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PolicySet:
             for key in _keys(rule):
                 self._filed[key].append(position)
         self._filed = dict(self._filed)
-        #: Whatever some rule counts slots in.
+        #: The resources that rules count slots in.
         self.target_resources: Final = frozenset(rule.target_resource for rule in self.rules if rule.target_resource)
 
     def choose(self, subject: Subject) -> Choice:
@@ -144,7 +144,7 @@ def _keys(rule: Rule) -> Iterable[tuple[str, ...]]:
 
 
 def label_keys(kind: str, selector: LabelSelector) -> list[tuple[str, ...]]:
-    """What meets the selector has a label, or a label with its value, that is one of these; empty if it need not."""
+    """Labels, or labels with values, of which a match of the selector has at least one; empty if it needs none."""
     wanted = [requirement for requirement in selector.requirements if requirement.operator is Operator.IN]
     if wanted:
         narrowest = min(wanted, key=lambda requirement: len(requirement.values))

@@ -1,7 +1,7 @@
 """SlicePolicy objects as the API server holds them.
 
-Whatever is stored there, reading one never fails: a policy that makes no sense has a complaint instead of rules.
-One that did not change is not read again.
+Reading one never fails, whatever is stored: a policy that makes no sense has a complaint instead of rules. A policy
+that did not change is not read again.
 """
 
 from __future__ import annotations

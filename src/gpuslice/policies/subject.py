@@ -1,4 +1,4 @@
-"""Whom a policy is asked about."""
+"""What a policy decides about: a pod, and the user who creates it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class User(msgspec.Struct, frozen=True, gc=False):
-    """Who asks the API server."""
+    """The user that sent the request to the API server."""
 
     username: str = ""
     groups: list[str] = msgspec.field(default_factory=list)

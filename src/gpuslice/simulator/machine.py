@@ -3,8 +3,8 @@
 Nothing half-made is ever seen: a machine is written beside its place and moved there in one step, and moved away in one
 step before it is removed.
 
-This module never opens `slots`. Who is alive is told by POSIX locks on that file, and a process loses all its locks on
-a file when it closes any descriptor of it: opening it here would end this process's life in the machine.
+This module never opens `slots`. POSIX locks on that file show which processes are alive, and a process loses all its
+locks on a file when it closes any descriptor of it: opening it here would make this process count as dead.
 """
 
 from __future__ import annotations

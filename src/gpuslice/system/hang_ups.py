@@ -32,7 +32,7 @@ class HangUps:
     """Reads from connections and closes them."""
 
     def __init__(self, *, guarded: bool | None = None) -> None:
-        """`guarded`: whether descriptors can come. Unless told, the kernel is asked."""
+        """`guarded`: whether descriptors can come; None asks the kernel."""
         if guarded is None:
             with socket.socket(socket.AF_UNIX) as probe:
                 guarded = not refuse_descriptors(probe)

@@ -25,7 +25,7 @@ _STARTING: Final = "has not started"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a probe is told: `text` names each part that is ill, one in a line."""
+    """The answer to a probe: `text` names each part that is ill, one in a line."""
 
     well: bool
     text: str
@@ -48,11 +48,11 @@ class Part:
         self._complaint = _STARTING
 
     def beat(self) -> None:
-        """The work goes on: to be called more often than the part's bound."""
+        """Reports that the work goes on. The part calls this more often than its bound."""
         self._beat = asyncio.get_running_loop().time()
 
     def ready(self) -> None:
-        """It works. That is no heartbeat: a part that starts and fails in turns must grow stale."""
+        """Reports that the part works. That is no heartbeat: a part that starts and fails in turns must grow stale."""
         self._tell("")
 
     def ill(self, reason: str) -> None:

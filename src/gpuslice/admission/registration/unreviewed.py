@@ -32,7 +32,7 @@ class RefusingNamespaces:
 
     #: Whether those that are not in `names` are among them.
     others: bool = False
-    #: Those for which it is the other way round.
+    #: Namespaces for which it is the other way round.
     names: frozenset[str] = frozenset()
     #: There were too many names to list, so all namespaces are among them.
     too_many: bool = False

@@ -39,11 +39,11 @@ MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 VALIDATE_POLICY: Final = "/validate-policy"
 
-#: The two that rewrite pods. The API server tells people no more than the name of the one that did not answer.
+#: The two that rewrite pods. The API server tells a user only the name of the webhook that did not answer.
 MAY_BE_MISSING: Final = "pods.mutate.gpuslice.io"
 MUST_ANSWER: Final = "pods.under-gpu-limits.gpuslice.io"
 
-#: Everything waits for us, so we do not take long; an answer takes a millisecond.
+#: Pods wait for us to be created, so this is short; an answer takes a millisecond.
 TIMEOUT_SECONDS: Final = 3
 LABELS: Final = {"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/part-of": "gpuslice"}
 _INJECT: Final = "cert-manager.io/inject-ca-from"
@@ -177,7 +177,7 @@ def _configuration(webhooks: Webhooks, kind: str, members: list[dict[str, Any]])
 def _webhook(
     webhooks: Webhooks, name: str, path: str, failure_policy: str, rule: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """Every field that the API server would fill in is there, so that who compares finds no difference."""
+    """Every field that the API server would fill in is there, so that a comparison finds no difference."""
     return {
         "name": name,
         "clientConfig": webhooks.target.client_config(path),

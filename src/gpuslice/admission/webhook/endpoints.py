@@ -84,7 +84,7 @@ class Routes:
 
 
 class Health:
-    """Whether the process lives, and whether it should be asked."""
+    """Answers /healthz and /readyz."""
 
     def __init__(self, cluster: Cluster, identity: ServingCertificate) -> None:
         self._cluster = cluster
@@ -120,7 +120,7 @@ class Reviews:
         routes.post(b"/validate-policy", self._validator("policy", validation.validate_policy))
 
     def refuse(self, beginning: bytes, fault: BadRequestError) -> Response | None:
-        """The answer to a review that is too much, alone or beside the others."""
+        """The answer to a review that is too large, alone or beside the others."""
         reason = _TOO_MUCH.get(fault.status)
         denied = validation.deny_unread(beginning, str(fault), fault.status, reason) if reason else None
         if denied is None:
@@ -163,7 +163,7 @@ class Reviews:
         return self._mutated(reviewed, started)
 
     def _examine(self, body: bytes) -> Reviewed:
-        # Not every API server looks at /readyz before it asks: one that has a URL, and no Service, does not.
+        # Not every API server waits for /readyz: one that calls a URL, and no Service, does not.
         synced = self._cluster.synced()
         reviewed = examine(body, self._cluster.context())
         if not synced and reviewed.decision is not NO_GPU:

@@ -63,8 +63,8 @@ class _Timings:
 
 
 class _Mutations(Collector):
-    """All that is told of /mutate follows from the timings, so the numbers agree with each other, and a review costs
-    one observation.
+    """All metrics of /mutate follow from the timings, so the numbers agree with each other, and a review costs one
+    observation.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _Mutations(Collector):
 
 
 class _TemplatesCreated(Collector):
-    """Counted where they are made, and asked for here."""
+    """Templates are counted where they are made, and read here at each scrape."""
 
     def __init__(self, count: Callable[[], int]) -> None:
         self._count = count

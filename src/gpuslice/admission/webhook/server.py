@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 #: For other descriptors than connections.
 _SPARE_DESCRIPTORS: Final = 192
-#: To the port for metrics and probes; a part of those.
+#: Connections to the port for metrics and probes; a part of those.
 _MOST_WATCHERS: Final = 64
 #: A connection that was silent for so long is not about to be used; until then it may be.
 _QUIET_SECONDS: Final = 1.0
 _DRAIN_STEP_SECONDS: Final = 0.05
-#: While the server stops: a client that has not ended its handshake by then holds it up and nothing else.
+#: While the server stops, it drops clients that have not ended their handshake after so long.
 _LAST_HANDSHAKE_SECONDS: Final = 2.0
 
 
@@ -66,7 +66,7 @@ class Webhook:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Begins the drain; asked again, or in a hurry, it does not wait for others to take notice."""
+        """Begins the drain; called again, or in a hurry, it does not wait for API servers to take notice."""
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -81,7 +81,7 @@ class Webhook:
             tls_socket.close()
             raise
         addresses = listening.describe(tls_socket, "https"), listening.describe(plain_socket, "http")
-        # Two pools: however many hang on the one, probes and metrics are served.
+        # Two pools: however many connections the one has, probes and metrics are served.
         pool = ConnectionPool(_most_connections(options.max_connections), loop)
         watchers = ConnectionPool(_MOST_WATCHERS, loop)
         watchers.turns.part = UNPROVEN_PART
@@ -117,7 +117,7 @@ class Webhook:
             self._reviews.close()
 
     async def _drain(self, site: Site, listener: listening.Listener) -> None:
-        """Not ready from now on, but answering: it takes others some time to hear of it."""
+        """Answers on, but is not ready any more: it takes API servers some time to hear of it."""
         self._health.draining = site.draining = True
         pool, loop = site.pool, asyncio.get_running_loop()
         self._log.info("stopping", connections=len(pool), seconds=self._options.drain_seconds)
@@ -138,11 +138,11 @@ class Webhook:
         return TlsStream(self._identity.context, self._identity.client_authority)
 
     def _watch_client_authority(self, pool: ConnectionPool) -> None:
-        """Has the pool know whether API servers prove that they are, and the log as well."""
+        """Tells the pool, and the log, whether API servers prove that they are API servers."""
 
         def changed() -> None:
             pool.expect_proof()
-            # These were asked for no proof, or for another.
+            # The server asked these clients for no proof, or for another.
             pool.close_unproven()
             self._log.info("reviews are taken from API servers alone")
 

@@ -1,4 +1,4 @@
-"""The reviews that change nothing: what cannot be taken as it is, is refused.
+"""The reviews that change nothing: they refuse what cannot be taken as it is.
 
 That is malformed GPU requests, policies that make no sense, and reviews that are too large to be read.
 """

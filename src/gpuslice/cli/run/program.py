@@ -108,7 +108,7 @@ class Program:
 
 
 def _adopt_orphans() -> None:
-    """Processes that lose their parent stay our descendants: the agent knows by that whose they are."""
+    """Processes that lose their parent stay our descendants, by which the agent attributes them."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
