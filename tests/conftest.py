@@ -112,7 +112,7 @@ def pytest_keyboard_interrupt() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Clusters of the run end with this process; who waits for it finds nothing left of them."""
+    """Ends the clusters of the run with this process: nothing of them is left when it has ended."""
     clusters.end_all_of(os.getpid())
 
 

@@ -20,8 +20,8 @@ _process = os.getpid()
 
 def prepare() -> None:
     """For this process, pytest itself or a worker."""
-    # Who starts the tests in the background may have set these to be ignored, which programs that we start would
-    # inherit; some of them are tested for what they do with them. Of a handler, a new program inherits nothing.
+    # A shell that starts the tests in the background may ignore these signals, and programs that we start would
+    # inherit that; some tests are about what a program does with them. Of a handler, a new program inherits nothing.
     for number in (signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -30,7 +30,7 @@ def prepare() -> None:
 
 
 def pass_on(workers: Iterable[int]) -> None:
-    """Who was interrupted alone, as by `kill`, tells the workers."""
+    """Interrupts the workers, too, if pytest was interrupted alone, as by `kill`."""
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGINT)

@@ -90,7 +90,7 @@ static inline uint64_t gpuslice_epoch(uint64_t charged) {
     return charged >> GPUSLICE_EPOCH_SHIFT;
 }
 
-/* What the process really holds. A cell that says that more is spare than charged was written by a stranger's hand. */
+/* What the process really holds. A cell that says that more is spare than charged was not written by this library. */
 static inline uint64_t gpuslice_held_units(uint64_t charged) {
     uint64_t units = gpuslice_units(charged), spare = gpuslice_spare(charged);
     return units > spare ? units - spare : 0;

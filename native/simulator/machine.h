@@ -2,7 +2,7 @@
  * talks to one kernel driver. `gpuslice sim up` writes the description (struct sim_gpu_spec); the libraries keep
  * the state. All-zero state is a machine at rest, so creating one is writing the description and nothing else.
  *
- * Who is alive is the kernel's word: a process holds a POSIX lock on its slot's byte of the `slots` file, the kernel
+ * The kernel tells which processes are alive: each holds a POSIX lock on its slot's byte of the `slots` file, the kernel
  * drops it however the process dies, and tells a process that probes the lock the owner's PID in the prober's own PID
  * namespace (so NVML outside a container shows host PIDs). The `slots` file is opened once per library and never
  * closed: POSIX locks go when a process closes any descriptor of the file.

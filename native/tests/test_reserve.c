@@ -559,7 +559,7 @@ static void lanes_are_cells_of_their_own(void) {
     CHECK(take_units(&page, 60) && all_used() == 100 && all_charged() == 100); /* one lane's spare is another's room */
 }
 
-static void cells_that_a_stranger_wrote(void) {
+static void forged_cells(void) {
     struct page page = page_of(0);
     open_books(2, 100);
     atomic_store(&cell_of(1)->charged, 7 | 50ull << GPUSLICE_SPARE_SHIFT); /* more spare than there is */
@@ -589,7 +589,7 @@ int main(int argc, char **argv) {
         limits_that_change();
         a_part_of_the_limit_is_kept();
         lanes_are_cells_of_their_own();
-        cells_that_a_stranger_wrote();
+        forged_cells();
         test_threads();
     } else {
         return 2;

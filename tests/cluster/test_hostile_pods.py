@@ -42,7 +42,7 @@ def _pod(*containers: Object, asks: bool = False, **spec: Any) -> Object:  # noq
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        # Who says that he was served before is not looked at twice; the first look must not be missed, then.
+        # The label says that admission served the pod: conditions look at it once, and that look must not miss it.
         "metadata": {"generateName": "hostile-", "labels": {pod_annotations.SLICED: "true"}},
         # The token's volume would be mounted in each container, and leave less room for what the test is about.
         "spec": {

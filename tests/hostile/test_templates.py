@@ -132,7 +132,7 @@ def test_nothing_is_made_for_what_makes_no_pod(webhook: Served, namespace: str) 
 
 
 def test_pods_that_are_then_invalid_leave_a_limited_number(webhook: Served, namespace: str) -> None:  # noqa: F811
-    """By the API server's own hand: a user who may create pods."""
+    """A user who may create pods makes the API server itself ask."""
     webhook.cluster.kubectl("label", "namespace", namespace, "reviewed=true")
     patch = [{"op": "replace", "path": "/webhooks/0/namespaceSelector", "value": {"matchLabels": {"reviewed": "true"}}}]
     name = webhook.namespace
@@ -202,7 +202,7 @@ async def test_another_content_under_our_name_is_not_given_to_pods(
             if watched and labelled:
                 await told.until(lambda store: store.get(namespace, template.name) is None)
             while True:
-                with suppress(TemplateError):  # the reason is told for a moment longer
+                with suppress(TemplateError):  # the error is repeated for a moment longer
                     await templates.ensure(namespace, [template])
                     break
                 await asyncio.sleep(0.05)

@@ -50,7 +50,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts")
 JSON_PATCH = "application/json-patch+json"
 NO_ANSWER = 'failed calling webhook "pods.under-gpu-limits.gpuslice.io"'
 
-#: As a tenant asks who wants more than the limit below, who wants what is allowed, and who wants no GPU.
+#: Pods of tenants: with more than the limit below, with what it allows, and without a GPU.
 TOO_MUCH = pod(container(limits={"gpuslice.io/memory": "38Gi"}))
 MODEST = pod(container(limits={"nvidia.com/gpumem": "1000"}))
 NO_GPU = pod(container(limits={"cpu": "1"}))

@@ -1,4 +1,4 @@
-"""Processes as the simulated NVML shows them: who is on a GPU, with how much of it, and how busy.
+"""Processes as the simulated NVML shows them: which are on a GPU, with how much of it, and how busy.
 
 The processes are tests/native/tenant.c: they use the machine without CUDA, so that only NVML is tested here.
 """
@@ -60,7 +60,7 @@ def used(device: Handle) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(device).used)
 
 
-# ---- who is there ----
+# ---- lists of processes ----
 
 
 @on_machine("2xA100-40GB")

@@ -43,7 +43,7 @@ def test_an_expired_session_denies_and_is_released_with_its_last_process(
     eventually(lambda: first.control()[0] == page.EXPIRED)
     shown = agent.client().show(session.id)
     assert (shown.state, shown.expires_in, shown.gpus[0].held_bytes) == ("expired", 0.0, 100 * UNIT)
-    # A newcomer is told by the page, not kept out: it may say why it gets nothing.
+    # A newcomer still attaches: the page tells it why it gets nothing, and it can say so.
     assert tenant(session).status == page.ATTACH_OK
     first.kill()
     assert exists(agent, session.id)

@@ -1,4 +1,4 @@
-"""How slices are told to people."""
+"""Slices in words, for people."""
 
 from __future__ import annotations
 

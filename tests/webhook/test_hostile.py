@@ -76,7 +76,7 @@ def test_an_idle_connection_is_closed_in_order(serve: StartServer) -> None:
         assert client.review(NO_GPU).response["allowed"]
         # A clean end of TLS: anything else would be an error here.
         assert client.socket.recv(1) == b""
-    assert server.metrics()["gpuslice_webhook_connections"] == 1  # who asks
+    assert server.metrics()["gpuslice_webhook_connections"] == 1  # the one that asks for it
 
 
 def test_idle_connections_live_longer_than_the_api_server_keeps_them() -> None:
@@ -103,7 +103,7 @@ def test_a_client_that_does_not_read_is_cut_off(serve: StartServer) -> None:
     assert server.review(NO_GPU).response["allowed"]
 
 
-def test_silent_strangers_make_room_for_a_newcomer(serve: StartServer) -> None:
+def test_silent_connections_make_room_for_a_newcomer(serve: StartServer) -> None:
     server = serve(max_connections=8)
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(server.connect())
@@ -140,7 +140,7 @@ def test_half_bodies_do_not_take_all_memory(serve: StartServer, monkeypatch: pyt
         clients = [stack.enter_context(server.connect()) for _ in range(6)]
         for client in clients:
             client.send(half)
-        # Three of nine mebibytes fit: who began first goes first, and hears why.
+        # Three of six bodies fit: the server refuses those that began first, and says why.
         for client in clients[:3]:
             answer = client.receive()
             assert (answer.status, answer.headers["connection"]) == (503, "close")
@@ -162,7 +162,7 @@ def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, mo
             client.send(large)
             if number < 2:
                 eventually(lambda number=number: waiting.asked > number, "it waits for its template")  # type: ignore[misc]
-        # A denial: with any other answer, who sends enough at a time would pass.
+        # A denial: with any other answer, a client could pass pods by sending enough at a time.
         response = clients[2].receive().response
         assert (response["allowed"], response["status"]["code"]) == (False, 503)
         assert "too many large requests" in response["status"]["message"]

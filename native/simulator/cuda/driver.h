@@ -1,4 +1,4 @@
-/* What the files of the simulated libcuda share: its objects, who is current, and how work reaches a stream.
+/* What the files of the simulated libcuda share: its objects, the current context, and how work reaches a stream.
  *
  * Handles that callers get are pointers to the structs here. Each starts with a kind; destroying an object clears the
  * kind and keeps the memory for the next object of that kind, so a stale handle is an error code and not a crash.
@@ -274,7 +274,7 @@ struct function {
     CUresult (*compute)(void **arguments, const unsigned int grid[3], const unsigned int block[3]);
     uint64_t (*duration_ns)(void **arguments); /* NULL: by size, see function_duration_ns */
     _Atomic int attributes[CU_FUNC_ATTRIBUTE_MAX];
-    _Atomic(struct legacy_launch *) legacy; /* what cuFuncSetBlockShape and cuParamSet* were told (launch.c) */
+    _Atomic(struct legacy_launch *) legacy; /* what cuFuncSetBlockShape and cuParamSet* set (launch.c) */
 };
 
 /* Both forms of arguments as the first one, pointers to values: `arguments` itself, or `extra`'s buffer taken apart

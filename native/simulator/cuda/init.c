@@ -9,7 +9,7 @@ enum { STATE_NEW, STATE_READY, STATE_FORKED };
 struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* A CUDA process that forks leaves the child without a driver, as the real one does: the child's slot would be the
- * parent's, and the kernel does not let a child inherit the lock that proves who is alive. */
+ * parent's, and the kernel does not let a child inherit the lock that proves a process alive. */
 static void after_fork_in_child(void) {
     if (driver.process.machine != NULL) {
         sim_forget(&driver.process);

@@ -1,4 +1,4 @@
-/* Who a device is: names, numbers, its place on the bus. */
+/* The identity of a device: names, numbers, its place on the bus. */
 #define _GNU_SOURCE
 #include "internal.h"
 

@@ -92,7 +92,7 @@ def in_the_users_words(error: AgentError, **others: str) -> GpusliceError:
 
 
 def without_token(session: SessionView) -> dict[str, object]:
-    """For showing: the token is a right to the session's memory."""
+    """The session for showing: the token gives a right to its memory, so it is left out."""
     shown: dict[str, object] = msgspec.to_builtins(session)
     shown.pop("token", None)
     return shown

@@ -59,7 +59,7 @@ def reach(cluster: Cluster) -> Api:
 
 
 def install_policies(cluster: Cluster) -> None:
-    # By the server: two who apply at once do not cross.
+    # Applied by the server: two tests that apply at once do not conflict.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(POLICY_DEFINITION))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
 

@@ -1,4 +1,4 @@
-"""Calls to a real API server: who we are, whom we believe, and what its refusals become."""
+"""Calls to a real API server: our credentials, its certificate, and what its refusals become."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ async def test_repeats_of_an_event_are_one_event_with_a_count(api: Api, namespac
 
 
 async def test_events_that_the_api_server_does_not_take_are_dropped_and_counted(api: Api) -> None:
-    # Refused at once for who reports them; in a namespace that is not there, the server would look twice for each.
+    # The server refuses this reporter at once; in a namespace that is not there, it would look twice for each event.
     recorder = Recorder(api, "no qualified name", "test")
     for number in range(300):
         regarding = Regarding(api_version="v1", kind="Pod", name=f"pod-{number}", namespace="default")

@@ -1,4 +1,4 @@
-"""Of all who want to work, one does; when it ends, however it does, another follows, and never two at once."""
+"""Of all candidates one leads; when it ends, however it does, another follows, and never two at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watch is in step with the API server whatever happens to either: nothing is lost, nothing is told twice."""
+"""A watch is in step with the API server whatever happens to either: no change is lost or told twice."""
 
 from __future__ import annotations
 

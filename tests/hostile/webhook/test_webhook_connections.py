@@ -112,15 +112,15 @@ def test_a_server_that_is_crowded_stops_in_order(new_webhook: WebhookProcess, ap
         assert webhook.wait() == 0
 
 
-def test_strangers_have_a_small_share_and_no_connection_of_an_api_server_goes_for_one(
+def test_unproven_clients_have_a_small_share_and_displace_no_connection_of_an_api_server(
     guarded: ServerThread, api_servers: Authority
 ) -> None:
     known = guarded.authority.client_context(api_servers)
     with held(MOST // 2, guarded.port, known, API_SERVER, lambda client: client.review(NO_GPU)) as clients:
         with held(MOST, guarded.port, None, TENANTS[0], lambda _: None):
-            eventually(lambda: guarded.faults("crowded_out") >= MOST // 2, "strangers go")
+            eventually(lambda: guarded.faults("crowded_out") >= MOST // 2, "unproven connections are dropped")
             connections = guarded.metrics()["gpuslice_webhook_connections"]
-            assert connections <= MOST + 1  # with who asks
+            assert connections <= MOST + 1  # with the one that reads the metrics
             assert guarded.metrics()["gpuslice_webhook_authenticated_connections"] == MOST // 2
         for client in clients:
             assert client.review(NO_GPU).response["allowed"]

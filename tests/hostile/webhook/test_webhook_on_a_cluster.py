@@ -73,7 +73,7 @@ def test_every_pod_is_reviewed_while_tenants_crowd_the_port(served: Served) -> N
             rewritten = list(creators.map(lambda number: _is_rewritten(served, f"pod-{number}"), range(PODS)))
         attempts = count()
     assert all(rewritten), f"{rewritten.count(False)} of {PODS} pods passed unreviewed beside {attempts} connects"
-    assert _sample(served, "castslice_requests_total") == called + PODS, "strangers' reviews count for nothing"
+    assert _sample(served, "castslice_requests_total") == called + PODS, "reviews of unproven clients count for nothing"
     assert _sample(served, 'gpuslice_webhook_faults_total{reason="unauthenticated"}') == POSTED
     assert _sample(served, 'gpuslice_webhook_faults_total{reason="crowded_out"}') > 0
 

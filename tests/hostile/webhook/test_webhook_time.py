@@ -89,7 +89,7 @@ def test_what_waits_for_its_turn_does_not_take_all_memory(
         assert server.review(HAMI).response["allowed"]
 
 
-def test_strangers_that_ask_without_end_do_not_hold_up_an_api_server(serve: StartServer) -> None:
+def test_unproven_clients_that_ask_without_end_do_not_hold_up_an_api_server(serve: StartServer) -> None:
     api_servers = Authority()
     server = serve(client_authority=ClientAuthority(certificates=api_servers.certificate))
     asked = request("GET", "/readyz") * 200
@@ -97,14 +97,14 @@ def test_strangers_that_ask_without_end_do_not_hold_up_an_api_server(serve: Star
         client = stack.enter_context(server.connect_as(api_servers))
         assert client.review(NO_GPU).response["allowed"]
         context = server.authority.client_context()
-        strangers = stack.enter_context(held(CONNECTIONS, server.port, context, TENANT, _nothing))
-        for each in strangers:
+        unproven = stack.enter_context(held(CONNECTIONS, server.port, context, TENANT, _nothing))
+        for each in unproven:
             each.send(asked)
         for _ in range(20):
             assert client.review(HAMI).response["allowed"]
             with server.connect_as(api_servers) as newcomer:
                 assert newcomer.review(HAMI).response["allowed"]
-        for each in strangers:
+        for each in unproven:
             assert each.receive().status == 200
 
 

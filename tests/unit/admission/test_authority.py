@@ -149,7 +149,7 @@ def test_whatever_happens_in_whatever_order_every_replica_that_may_still_serve_i
             bundle = state.bundle
         serving = [*serving, state] if lagging else [state]
         for served in serving:
-            # One that was away may serve with what it had, as long as that is valid; who trusts it must not be gone.
+            # A replica that was away may serve with its old certificate while valid: the bundle keeps its issuer.
             if signing.valid(served.certificate, now):
                 assert authority.issuer_of(served) in bundle
 

@@ -1,4 +1,4 @@
-"""A tenant who writes what he likes on his pods gets no more than the policy allows."""
+"""A tenant can write anything on its pods, and gets no more than the policy allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod that is given what no node offers is told so, when that can be known, and is given it all the same."""
+"""A warning says, when that can be known, that no node offers what a pod gets; the pod gets it all the same."""
 
 from __future__ import annotations
 

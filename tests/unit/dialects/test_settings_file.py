@@ -1,4 +1,4 @@
-"""What an installation can say about names and presets, and how a mistake is told."""
+"""What an installation can say about names and presets, and how a mistake is reported."""
 
 from __future__ import annotations
 

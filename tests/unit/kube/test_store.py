@@ -16,7 +16,7 @@ _STEPS = st.one_of(st.tuples(_KEYS, st.none() | _VALUES), st.dictionaries(_KEYS,
 
 
 class _Mirror:
-    """Applies what it is told, and refuses what makes no sense."""
+    """Applies every change that the store tells, and refuses what makes no sense."""
 
     def __init__(self) -> None:
         self.values: dict[Key, int] = {}

@@ -1,4 +1,4 @@
-"""What a node's owner can say about GPUs, and how a mistake is told."""
+"""What a node's owner can say about GPUs, and how a mistake is reported."""
 
 from __future__ import annotations
 
