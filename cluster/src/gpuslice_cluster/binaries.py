@@ -1,4 +1,4 @@
-"""Where the programs are that a cluster is made of: those that `python -m tools.kube build` made, and the system's."""
+"""Finds the programs of a cluster: what `python -m tools.kube build` made, and the system's."""
 
 from __future__ import annotations
 

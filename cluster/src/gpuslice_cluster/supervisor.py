@@ -1,4 +1,4 @@
-"""Starts the components of a plan in order, restarts one that ends, as systemd would, and stops them all in reverse.
+"""Starts the components of a plan in order, restarts those that end, as systemd would, and stops all in reverse.
 
     python -m gpuslice_cluster.supervisor FOLDER [OWNER-PID]
 

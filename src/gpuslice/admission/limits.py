@@ -53,7 +53,7 @@ def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, r
 
 
 def _slots(place: Place, edit: PodEdit, resources: set[str]) -> dict[str, int]:
-    """The container's slots by resource: those that it is given, else those that it has already."""
+    """The container's slots by resource: what it is given, else what it has already."""
     change = edit.containers.get(place.pointer)
     given = {name: count for name, count in change.added.items() if name in resources} if change else {}
     return given | {name: fields.read_resource(place, name) for name in fields.asked(place, resources - given.keys())}

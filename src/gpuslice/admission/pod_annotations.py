@@ -56,8 +56,8 @@ class Served:
         return any(name in place.limits for name in self._resources)
 
     def fields(self) -> Iterator[PodField[Any]]:
-        """Those that asked for what was given: perhaps to a container that is not the first any more, because another
-        webhook has put one before it.
+        """The fields that asked for what was given: perhaps to a container that is not the first any more, because
+        another webhook has put one before it.
         """
         asked = [fields for dialect, fields in registry.ASKING.items() if dialect in self._dialects]
         if asked and any(map(self, self._places)):

@@ -145,7 +145,7 @@ def _read_new_pod(body: bytes) -> _PodRequest | None:
 
 
 def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
-    """As `decide` has it, but for pods that are like one that was answered."""
+    """Answers as `decide` does, or from the cache if a pod like this was answered before."""
     pod = request.object
     if not registry.may_ask(pod, context.settings):
         return _NO_GPU

@@ -134,7 +134,7 @@ class Said:
 
     @property
     def amounts(self) -> dict[str, int]:
-        """Of the resources that the container asks by: those that are not 0."""
+        """The amounts that the container asks for, without zeros."""
         return {name: amount for name, amount in self._amounts.items() if amount}
 
     def path(self, field: Field) -> str:
@@ -144,7 +144,7 @@ class Said:
         return fields.resource_field(self.place, field.name)
 
     def _read_amounts(self) -> dict[str, int]:
-        """Of the resources that the dialect reads, those that the container names."""
+        """The amounts of the dialect's resources that the container names."""
         dialect, place = self.dialect, self.place
         names = [resource.name for resource in dialect.signs]
         if dialect.whole_gpus is not WholeGpus.CONTRADICT:

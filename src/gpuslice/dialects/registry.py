@@ -60,7 +60,7 @@ _ASKING_ANNOTATIONS, _ASKING_LABELS = (
 BY_RESOURCE: Final = {resource.name: dialect for dialect in DIALECTS for resource in dialect.signs}
 BY_FAMILY: Final = {dialect.family.prefix: dialect for dialect in DIALECTS if dialect.family is not None}
 SIGNS: Final = {dialect.name: tuple(resource.name for resource in dialect.signs) for dialect in DIALECTS}
-#: Those that ask by the resource that counts whole GPUs.
+#: The dialects that ask by the resource that counts whole GPUs.
 BY_WHOLE_GPUS: Final = tuple(dialect for dialect in DIALECTS if dialect.whole_gpus is WholeGpus.ASK)
 WITH_SETTINGS_OF_RULES: Final = tuple(dialect for dialect in DIALECTS if dialect.settings_under is not None)
 

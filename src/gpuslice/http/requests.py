@@ -173,7 +173,7 @@ class RequestReader:
         self.wants_continue = False
         self.held_bytes += len(data)
         self._chunks.append(data)
-        # The beginning is worth waiting for: with it, the refusal is one that the API server understands.
+        # The beginning is worth waiting for: with it, the API server understands the refusal.
         if self.held_bytes > (BEGINNING_BYTES if self._too_long else self._max_body_bytes):
             raise self._too_large()
 

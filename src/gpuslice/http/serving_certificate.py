@@ -43,7 +43,7 @@ class ServingCertificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For a new connection. Those that are open keep theirs."""
+        """The context for a new connection. Open connections keep theirs."""
         if self._context is None:
             raise CertificateError("the server has no certificate yet")
         return self._context

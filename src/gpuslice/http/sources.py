@@ -32,7 +32,7 @@ def source_of(peer: tuple[object, ...]) -> str:
 
 
 class _Source:
-    """The connections of one address, by what they have shown. Those that came first stand first."""
+    """The connections of one address, by what they have shown, in the order in which they came."""
 
     __slots__ = ("asked", "heard", "silent")
 
@@ -51,7 +51,7 @@ class _Source:
             if group:
                 return next(iter(group))
         idle = (each for each in self.asked if not each.in_request)
-        # If all are at work: the one that takes longest.
+        # If all are in a request: the connection whose request takes longest.
         return min(idle, key=_deadline, default=None) or min(self.asked, key=_deadline)
 
 

@@ -19,7 +19,7 @@ ATTRIBUTE_TYPE: Final = "type"
 TYPE_GPU: Final = "gpu"
 TYPE_MIG: Final = "mig"
 
-#: The name that users call the model by (`A100-40GB`), and the one that its maker does.
+#: The users' name of the model (`A100-40GB`), and its maker's.
 ATTRIBUTE_MODEL: Final = "model"
 ATTRIBUTE_PRODUCT: Final = "product"
 #: Of the GPU; a partition gets a UUID when it is made, and has its GPU's as `parentUUID`.

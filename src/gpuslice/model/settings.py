@@ -45,7 +45,7 @@ class Settings:
     shared_resource: str = devices.SHARED_RESOURCE
     whole_resource: str = devices.WHOLE_RESOURCE
     slots_per_gpu: int = devices.SLOTS_PER_GPU
-    #: What the dialects' settings are, by their names; those that are not there have their defaults.
+    #: Values of the dialects' settings, by name; a setting that is missing has its default.
     dialects: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def get(self, setting: Setting[_Value]) -> _Value:

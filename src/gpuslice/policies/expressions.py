@@ -50,7 +50,7 @@ class Expression:
         return value
 
 
-#: Those that some set of rules still uses. A new set, in which one policy of many changed, compiles only what is new.
+#: Expressions that a set of rules still uses. A new set, in which one policy of many changed, compiles only new ones.
 _known: Final[WeakValueDictionary[str, Expression]] = WeakValueDictionary()
 
 

@@ -32,7 +32,7 @@ class Backoff:
 
 def delay(failures: int, shortest: float, longest: float) -> float:
     """How long to wait after so many failures in a row: twice as long each time, at most `longest`, and at random
-    between half of that and all of it, so that those that failed together do not try together.
+    between half of that and all of it, so that callers that failed together do not try together.
     """
     ceiling = min(shortest * _GROWTH ** min(failures - 1, _MOST_DOUBLINGS), longest)
     return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - nothing is gained by guessing it

@@ -1,7 +1,7 @@
 """The log of every process: one line per event with named values, as JSON for machines or for people on a console.
 
 A line is written at once when there was none a moment ago. Under load there are thousands a second, and a write for
-each would cost as much as the work that it tells of, so those that follow closely are gathered and written together.
+each would cost as much as the work that it tells of, so lines that follow closely are written together.
 A reader that does not read, or is gone, stops nothing.
 """
 

@@ -139,7 +139,7 @@ def _layer(tree: Tree) -> Path:
 
 
 def _forget_old_layers() -> None:
-    """Those that no image of any checkout has had for days."""
+    """Removes layers that no image of any checkout has had for days."""
     for layer in cache().glob("layer-*.tar"):
         with contextlib.suppress(FileNotFoundError):  # another process does the same
             if time.time() - layer.stat().st_mtime > _SECONDS_TO_KEEP:

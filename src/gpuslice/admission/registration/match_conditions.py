@@ -4,8 +4,8 @@ Two questions. May the pod ask for a GPU? That is `registry.may_ask`, word for w
 the API server. And is its request malformed, as far as can be told without policies? Whatever this calls malformed,
 the core refuses under every policy that reads the pod; what it does not notice is found by the core alone.
 
-The API server gives conditions a budget, and takes one that exceeds it for a failure: the pod would pass unseen. So a
-pod with an absurd number of containers or resources is sent without a further look.
+The API server gives conditions a budget, and takes a condition that exceeds it for a failure: the pod would pass
+unseen. So a pod with an absurd number of containers or resources is sent without a further look.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Malformed:
         return all_of([self._present(dialect.switch), switched, any_of([beside, *bad])])
 
     def _pod_fields(self) -> Iterator[str]:
-        """What a pod says in annotations and labels: wrongly, of no container, or of one that asks otherwise, too."""
+        """Fields of the pod with a bad value, for no container, or for a container that also asks in another way."""
         for dialect in registry.DIALECTS:
             if dialect.whole_gpus is not WholeGpus.ASK:
                 yield from self._said_wrongly(dialect)
@@ -182,7 +182,7 @@ class _Malformed:
         return f"({self._present(target)} ? {target.form.names(self._text(target), 'c.name')} : {_FIRST})"
 
     def _bad(self, fields: Iterable[PodField[Any]]) -> Iterator[str]:
-        """Those that do not have their form."""
+        """Fields whose texts do not have their form."""
         for field in fields:
             wrong = None if field.unread else field.form.malformed(self._text(field))
             if wrong is not None:

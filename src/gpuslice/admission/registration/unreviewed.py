@@ -30,7 +30,7 @@ MOST_NAMES: Final = 1000
 class RefusingNamespaces:
     """The namespaces in which unreviewed pods are refused."""
 
-    #: Whether those that are not in `names` are among them.
+    #: Whether namespaces that are not in `names` are among them.
     others: bool = False
     #: Namespaces for which it is the other way round.
     names: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ NO_NAMESPACE: Final = RefusingNamespaces()
 def refusing_namespaces(
     rules: Iterable[Rule], known: Mapping[str, Mapping[str, str]], excluded: Collection[str]
 ) -> RefusingNamespaces:
-    """Of all namespaces but the excluded ones. `known` are those that there are, with their labels."""
+    """The refusing ones of all namespaces but the excluded. `known` has the existing namespaces and their labels."""
     filed = _Filed(rules)
     if not filed.may_refuse:
         return NO_NAMESPACE

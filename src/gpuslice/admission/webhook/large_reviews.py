@@ -24,7 +24,7 @@ class LargeReviews:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "large-review")
         self._busy = False
-        #: Those that wait, by address; the address whose turn is next comes first.
+        #: Reviews that wait, by address; the address whose turn is next comes first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, work: Callable[[], _T]) -> _T:

@@ -45,7 +45,7 @@ class Options:
     max_connections: int = 1024
     #: How long requests are still taken after SIGTERM: until the API servers send new ones elsewhere.
     drain_seconds: float = 5.0
-    #: And how long those that were taken have at most.
+    #: And how long these requests may take at most.
     finish_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
 

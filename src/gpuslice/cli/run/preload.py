@@ -36,7 +36,7 @@ def environment(session: SessionView, base: Mapping[str, str]) -> dict[str, str]
 
 
 def outside(inside: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that is in no session, given one that may be."""
+    """The environment without a session, given an environment that may have one."""
     kept = {name: value for name, value in inside.items() if name not in _VARIABLES}
     if others := [entry for entry in _entries(inside) if Path(entry).name not in LIBRARIES]:
         kept["LD_PRELOAD"] = ":".join(others)
