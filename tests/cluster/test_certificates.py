@@ -15,10 +15,12 @@ from gpuslice.kube import api as calls
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS
 from gpuslice.pki.authority_state import Lifetimes
 from gpuslice.pki.certificate_keeper import SECRET_NAME, SECRETS, CertificateKeeper
 from gpuslice.pki.trust import split_bundle
+from tests.cluster.kube.support import hosted, running
 from tests.cluster.webhooks import Clock, Replica, bundles, documents, listed, owner, replica
 from tests.unit.admission.making import container, pod
 from tests.waiting import until
@@ -177,7 +179,7 @@ async def test_a_replica_may_be_killed_at_any_step_and_the_next_one_goes_on(
 
 
 class _KilledError(Exception):
-    """Raised instead of, or after, a write: nothing follows it."""
+    """Raised instead of, or after, a write: no write follows it."""
 
 
 class _DyingApi(Api):
@@ -185,6 +187,7 @@ class _DyingApi(Api):
 
     def __init__(self, kubeconfig: Path, writes: int, *, after: bool) -> None:
         super().__init__(credentials.load(kubeconfig, {}), "test")
+        self.died = asyncio.Event()
         self._left = writes
         self._after = after
 
@@ -192,10 +195,12 @@ class _DyingApi(Api):
         if method == "GET":
             return await super().call(method, path, **others)
         self._left -= 1
-        if self._left == 0 and not self._after:
+        if self._left < 0 or (self._left == 0 and not self._after):
+            self.died.set()
             raise _KilledError
         answer = await super().call(method, path, **others)
         if self._left == 0:
+            self.died.set()
             raise _KilledError
         return answer
 
@@ -203,15 +208,13 @@ class _DyingApi(Api):
 async def _killed(cluster: Cluster, namespace: str, clock: Clock, writes: int, *, after: bool) -> None:
     """Lets a replica run until its writes are done, or until it has nothing to write."""
     async with _DyingApi(cluster.kubeconfig, writes, after=after) as api:
-        keeper = CertificateKeeper(api, owner(namespace), lambda *_: None, lifetimes=SHORT, now=clock)
-        running = asyncio.create_task(keeper.run())
-        serving = asyncio.create_task(keeper.serving.wait())
-        await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        serving.cancel()
-        (outcome,) = await asyncio.gather(running, return_exceptions=True)
-        if isinstance(outcome, BaseExceptionGroup):
-            assert outcome.split(_KilledError)[1] is None, outcome
+        informers = Informers(api)
+        keeper = CertificateKeeper(api, informers, owner(namespace), lambda *_: None, lifetimes=SHORT, now=clock)
+        async with running(hosted(informers, keeper)):
+            ends = [asyncio.create_task(each.wait()) for each in (api.died, keeper.serving)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
+                each.cancel()
 
 
 class _Watcher:

@@ -15,8 +15,10 @@ from gpuslice.admission.registration.webhook_configurations import Address, Webh
 from gpuslice.admission.webhook.cluster_view import StaticCluster
 from gpuslice.admission.webhook.server import Options, Webhook
 from gpuslice.http.serving_certificate import ServingCertificate
+from gpuslice.kube.informers import Informers
 from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
 from gpuslice.pki.trust import MUTATING, VALIDATING
+from tests.cluster.kube.support import hosted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -104,7 +106,8 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """A webhook that keeps its own certificates; the server is there before they are."""
     made = Replica()
-    keeper = CertificateKeeper(api, owner(namespace), made.use, lifetimes=lifetimes, now=now or Clock())
+    informers = Informers(api)
+    keeper = CertificateKeeper(api, informers, owner(namespace), made.use, lifetimes=lifetimes, now=now or Clock())
     webhook = Webhook(Options(address=HOST, port=0, metrics_port=0, drain_seconds=0), StaticCluster(), made.identity)
     listening = asyncio.Event()
 
@@ -113,7 +116,7 @@ async def replica(
         listening.set()
 
     serving = asyncio.create_task(webhook.run(ready))
-    keeping = asyncio.create_task(keeper.run())
+    keeping = asyncio.create_task(hosted(informers, keeper))
     try:
         await listening.wait()
         await keeper.serving.wait()

@@ -16,6 +16,7 @@ from gpuslice.admission.backends import dra
 from gpuslice.admission.cluster.claim_templates import TemplateError, Templates
 from gpuslice.admission.cluster.template_quota import MOST_UNUSED
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
 from gpuslice_cluster.clusters import Cluster, ClusterError
@@ -188,16 +189,17 @@ async def test_another_content_under_our_name_is_not_given_to_pods(
 ) -> None:
     template, other = _template(1), _template(2)
     async with reach(cluster) as api:
-        templates = Templates(api)
+        informers = Informers(api)
+        templates = Templates(api, informers)
         await api.create(RESOURCE_CLAIM_TEMPLATES, _disguised(template, labelled=labelled), namespace=namespace)
-        async with running(*([templates.watch.run()] if watched else [])):
+        async with running(*([informers.run()] if watched else [])):
             if watched:
-                await templates.watch.synced.wait()
+                await templates.informer.synced.wait()
             with pytest.raises(TemplateError, match=r"is there with another content than gpuslice gives it; delete it"):
                 await templates.ensure(namespace, [template])
             await templates.ensure(namespace, [other])
             # The remedy is one.
-            told = Told(templates.watch.store)
+            told = Told(templates.informer.store)
             await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
             if watched and labelled:
                 await told.until(lambda store: store.get(namespace, template.name) is None)
@@ -213,10 +215,11 @@ async def test_another_content_under_our_name_is_not_given_to_pods(
 async def test_a_template_that_was_replaced_is_seen(cluster: Cluster, namespace: str) -> None:  # noqa: F811 - fixtures
     template = _template(3)
     async with reach(cluster) as api:
-        templates = Templates(api)
-        async with running(templates.watch.run()):
-            await templates.watch.synced.wait()
-            told = Told(templates.watch.store)
+        informers = Informers(api)
+        templates = Templates(api, informers)
+        async with running(informers.run()):
+            await templates.informer.synced.wait()
+            told = Told(templates.informer.store)
             await templates.ensure(namespace, [template])
             await told.until(lambda store: store.get(namespace, template.name))
             await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
@@ -230,7 +233,7 @@ async def test_a_template_that_was_replaced_is_seen(cluster: Cluster, namespace:
 async def test_the_content_of_a_template_cannot_be_changed(cluster: Cluster, namespace: str) -> None:  # noqa: F811
     template = _template(4)
     async with reach(cluster) as api:
-        await Templates(api).ensure(namespace, [template])
+        await Templates(api, Informers(api)).ensure(namespace, [template])
         changes = {"spec": _disguised(template, labelled=True)["spec"]}
         with pytest.raises(ApiError, match="immutable"):
             await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, changes, namespace=namespace)

@@ -16,28 +16,20 @@ from gpuslice.http.streams import PlainStream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuslice.system.health import Answer, Health
+
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _MOST_CONNECTIONS: Final = 32
 
 
 class Endpoints:
-    """Served from when it is made until `close`. `ailment` says what is wrong with the process, and `unready` what is
-    with the cluster; empty if all is well.
-    """
+    """Served from when it is made until `close`, by the loop that does the work: one that is stuck gives no answer."""
 
-    def __init__(
-        self,
-        address: str,
-        port: int,
-        *,
-        ailment: Callable[[], str],
-        unready: Callable[[], str],
-        metrics: Callable[[], bytes],
-    ) -> None:
+    def __init__(self, address: str, port: int, *, health: Health, metrics: Callable[[], bytes]) -> None:
         loop = asyncio.get_running_loop()
         routes = Routes()
-        routes.get(b"/healthz", lambda _: _health(ailment()))
-        routes.get(b"/readyz", lambda _: _health(unready()))
+        routes.get(b"/healthz", lambda _: _probe(health.alive()))
+        routes.get(b"/readyz", lambda _: _probe(health.ready()))
         routes.get(b"/metrics", lambda _: Response(HTTPStatus.OK, metrics(), _METRICS_TYPE))
         opened = listening.open_socket(address, port, "--port")
         self.url: Final = listening.describe(opened, "http")
@@ -52,7 +44,5 @@ class Endpoints:
         self._pool.drop_all("stopped")
 
 
-def _health(ailment: str) -> Response:
-    if ailment:
-        return plain(HTTPStatus.SERVICE_UNAVAILABLE, f"gpuslice: {ailment}")
-    return plain(HTTPStatus.OK, "ok")
+def _probe(answer: Answer) -> Response:
+    return plain(answer.status, answer.text)

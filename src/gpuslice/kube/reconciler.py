@@ -88,7 +88,11 @@ class Reconciler(Protocol[K]):
         ...
 
     def ailment(self) -> str:
-        """What is wrong with it beyond what the manager sees; empty if nothing is."""
+        """Why a new process would do better, beyond what the manager sees; empty if it would not. For both probes."""
+        return ""
+
+    def unready(self) -> str:
+        """What is not as it should be, and a new process would not mend; empty if nothing is. For /readyz alone."""
         return ""
 
     def metrics(self) -> Iterable[Metric]:
@@ -97,7 +101,11 @@ class Reconciler(Protocol[K]):
 
 
 class Manager(Collector):
-    """Runs informers and reconcilers: while it leads, where there is an election."""
+    """Runs informers and reconcilers: while it leads, where there is an election.
+
+    A process that `needs_server` is better replaced when the API server is silent for too long; another one goes on
+    with what it knows, because a new one would know nothing.
+    """
 
     def __init__(
         self,
@@ -107,6 +115,7 @@ class Manager(Collector):
         reconcilers: Sequence[Reconciler[Any]],
         *,
         supervision: SupervisionMetrics | None = None,
+        needs_server: bool = True,
     ) -> None:
         self._informers = informers
         self._health = health
@@ -116,23 +125,30 @@ class Manager(Collector):
         self._started: float | None = None
         registry.register(InformerCollector(informers))
         registry.register(self)
-        health.check("informers", self._silence, liveness=True)
+        if needs_server:
+            health.check("informers", self._silence, liveness=True)
         health.check("informers", self._failing, liveness=False)
         for hosted in self._hosted:
             health.check(hosted.reconciler.name, hosted.ailment, liveness=True)
-            health.check(hosted.reconciler.name, hosted.unseen, liveness=False)
+            health.check(hosted.reconciler.name, hosted.unready, liveness=False)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises PartFailedError if the informers fail."""
         supervisor = Supervisor(self._health, self._supervision)
-        supervisor.add("informers", self._informers.run, END_PROCESS)
-        for hosted in self._hosted:
-            supervisor.add(hosted.reconciler.name, hosted.run, Restart())
+        self.add_to(supervisor)
         self._started = asyncio.get_running_loop().time()
         try:
             await supervisor.run(asyncio.Event().wait())
         finally:
             self._started = None
+
+    def add_to(self, supervisor: Supervisor) -> None:
+        """Instead of `run`: the informers and the reconcilers become parts of a process that has other parts, too."""
+        # What watches failed to understand would be missing in every store: a new process lists everything.
+        supervisor.add("informers", self._informers.run, END_PROCESS)
+        for hosted in self._hosted:
+            # The stores are whole, and keys that wait are still in the queue: starting again loses nothing.
+            supervisor.add(hosted.reconciler.name, hosted.run, Restart())
 
     def describe(self) -> list[Metric]:
         return []
@@ -188,10 +204,16 @@ class _Hosted(Generic[K]):
             return f"has worked on one key for {running:.0f} s"
         return self.reconciler.ailment()
 
-    def unseen(self) -> str:
-        """What it waits for before it begins."""
+    def unready(self) -> str:
+        """What it waits for before it begins, which keys fail, and what it says itself. A process that waits for its
+        turn has nothing to do with it.
+        """
+        if not self._running:
+            return ""
         missing = sorted({each.resource.plural for each in self._informers if not each.synced.is_set()})
-        return f"waits until all {', '.join(missing)} were listed" if self._running and missing else ""
+        if missing:
+            return f"waits until all {', '.join(missing)} were listed"
+        return self._queue.unexpected_failure() or self.reconciler.unready()
 
     def _listener(self, trigger: Trigger[K]) -> Callable[[Key, Any, Any], None]:
         def hear(key: Key, old: object, new: object) -> None:

@@ -82,6 +82,8 @@ class WorkQueue(Generic[K]):
         self._under_work: dict[K, float] = {}
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
+        #: Keys that last failed by an error that no code here raises on purpose, each with that error.
+        self._unexpected: dict[K, str] = {}
         self._ended = False
         self._wake = asyncio.Event()
         self._log = structlog.get_logger().bind(queue=name)
@@ -104,6 +106,16 @@ class WorkQueue(Generic[K]):
     def failures(self, key: K) -> int:
         """How often in a row it failed."""
         return self._failures.get(key, 0)
+
+    def unexpected_failure(self) -> str:
+        """A key that last failed by an error that no code here raises on purpose, for /readyz; empty if there is none.
+
+        Other failures, as of an API server that does not answer, are no mistake of this process and pass.
+        """
+        for key, error in self._unexpected.items():
+            others = f" (and {len(self._unexpected) - 1} other keys)" if len(self._unexpected) > 1 else ""
+            return f"fails on {key!r}, and tries again: {error}{others}"
+        return ""
 
     def add(self, key: K) -> None:
         """It is to be worked on as soon as possible."""
@@ -141,6 +153,7 @@ class WorkQueue(Generic[K]):
     def forget(self, key: K) -> None:
         """After a success: the next failure is the first again."""
         self._failures.pop(key, None)
+        self._unexpected.pop(key, None)
 
     async def get(self) -> K:
         """The next key. `done` must be called for it; until then it is not handed out again.
@@ -213,6 +226,10 @@ class WorkQueue(Generic[K]):
 
     def _failed(self, key: K, error: BaseException) -> None:
         seconds = self.add_rate_limited(key)
+        if isinstance(error, GpusliceError):
+            self._unexpected.pop(key, None)
+        else:
+            self._unexpected[key] = describe(error)
         self._log.warning(
             "work on a key failed; trying again",
             key=key,

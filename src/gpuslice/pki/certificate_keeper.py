@@ -2,8 +2,8 @@
 
 There is no leader. Every replica works out the next state (see `authority`) and writes it with the version that it
 read as a precondition: one wins, the others take what it wrote. Every replica also puts the bundle of authorities into
-the webhook configurations, and puts it back when somebody's `kubectl apply` took it out. What is half done when a
-replica dies is a state like any other: whoever looks next goes on with it.
+the webhook configurations, and puts it back when a `kubectl apply` took it out. What is half done when a replica dies
+is a state like any other: the next look of any replica goes on with it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import structlog
 
-from gpuslice.kube.backoff import Backoff
-from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.errors import ApiError
+from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import Metadata, Resource
-from gpuslice.kube.watching import Watch
 from gpuslice.pki import planning
 from gpuslice.pki.authority_state import Authority, Lifetimes, State
-from gpuslice.pki.planning import Plan, PlanningError, Question
+from gpuslice.pki.planning import Plan, Question
 from gpuslice.pki.trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
 
 SECRETS: Final = Resource("", "v1", "secrets")
 SECRET_NAME: Final = "gpuslice-webhook-tls"  # noqa: S105 - a name
@@ -36,12 +36,12 @@ SECRET_NAME: Final = "gpuslice-webhook-tls"  # noqa: S105 - a name
 _CERTIFICATE: Final = "tls.crt"
 _KEY: Final = "tls.key"
 _AUTHORITIES: Final = "authorities.json"
-#: For people who have to tell somebody else whom to trust; nothing here reads it.
+#: For people who have to tell other programs which authority to trust; nothing here reads it.
 _BUNDLE: Final = "ca.crt"
 
 #: However long nothing is due: a clock may be set, and a computer may sleep.
 _LONGEST_WAIT: Final = timedelta(hours=1)
-#: Another replica was faster. The watch tells what it wrote; if not, this does.
+#: Another replica was faster. The informer tells what it wrote; if not, this does.
 _AFTER_A_LOST_RACE: Final = timedelta(seconds=1)
 
 _decode_authorities: Final = msgspec.json.Decoder(tuple[Authority, ...]).decode
@@ -67,12 +67,19 @@ def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-class CertificateKeeper:
-    """One replica's part. `use` gets a certificate and its key, as PEM, whenever the server is to take another one."""
+class CertificateKeeper(Reconciler[str]):
+    """One replica's part. `use` gets a certificate and its key, as PEM, whenever the server is to take another one.
+
+    The one key is the Secret's name: trust in the certificates is a part of their state.
+    """
+
+    name: ClassVar[str] = "certificates"
+    longest_wait: ClassVar[float] = 30.0
 
     def __init__(
         self,
         api: Api,
+        informers: Informers,
         owner: Owner,
         use: Callable[[bytes, bytes], None],
         *,
@@ -86,48 +93,29 @@ class CertificateKeeper:
         self._use = use
         self._lifetimes = lifetimes or Lifetimes()
         self._now = now
-        self._secret: Watch[_Secret, _Secret] = Watch(
-            api,
+        self._secret: Informer[_Secret] = informers.informer(
             SECRETS,
             _Secret,
             lambda found: found,
             namespace=owner.namespace,
             fields=f"metadata.name={SECRET_NAME}",
         )
-        self._changed = asyncio.Event()
-        self._secret.store.listen(lambda *_: self._changed.set())
-        self._trust = Trust(api, owner.configurations, self._changed.set)
+        self._trust = Trust(api, informers, owner.configurations)
         #: What this replica serves with. If the Secret is lost, it is also what is put back.
         self._served: Plan | None = None
         self._last: tuple[Question, Plan] | None = None
         self._log = structlog.get_logger().bind(secret=f"{owner.namespace}/{SECRET_NAME}")
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._secret.run())
-            for watch in self._trust.watches:
-                tasks.create_task(watch.run())
-            tasks.create_task(self._keep())
+    def triggers(self) -> Iterator[Trigger[str]]:
+        watched: list[Informer[Any]] = [self._secret, *self._trust.informers]
+        for informer in watched:
+            yield Trigger(informer, lambda _key, _old, _new: self.first_keys())
 
-    async def _keep(self) -> None:
-        for synced in (self._secret.synced, *(watch.synced for watch in self._trust.watches)):
-            await synced.wait()
-        backoff = Backoff()
-        while True:
-            self._changed.clear()
-            try:
-                wait = await self._look()
-                backoff.reset()
-            except (ApiError, UnreachableError, PlanningError) as error:
-                self._log.warning("the webhook's certificates cannot be kept; trying again", error=str(error))
-                await backoff.wait()
-                continue
-            try:
-                async with asyncio.timeout(wait.total_seconds()):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+    def first_keys(self) -> Iterable[str]:
+        return (SECRET_NAME,)
+
+    async def reconcile(self, _key: str) -> float:
+        return (await self._look()).total_seconds()
 
     async def _look(self) -> timedelta:
         """Does what there is to do, and says when to look again at the latest."""
@@ -135,7 +123,7 @@ class CertificateKeeper:
         stored = self._secret.store.get(self._owner.namespace, SECRET_NAME)
         plan = await self._plan(stored, now)
         if plan.changed or not self._trust.is_just(plan.state.bundle):
-            # Whoever acts on an old state would undo what another replica did since: so first the newest.
+            # To act on an old state would undo what another replica did since: so first the newest.
             newest = await self._fetch()
             if newest != stored:
                 stored, plan = newest, await self._plan(newest, now)
@@ -170,7 +158,7 @@ class CertificateKeeper:
         return plan if same and in_time else None
 
     def _trusted(self, state: State | None) -> frozenset[str]:
-        """Nobody asks about those that are in use: what became of their place in the bundles is only to be repaired."""
+        """Only authorities that wait to be used count: the others have their place in the bundles repaired."""
         waiting = (
             frozenset(each.certificate for each in state.authorities if each.serves_until is None) if state else ()
         )
@@ -227,7 +215,7 @@ class CertificateKeeper:
         if served is None or served.state.certificate != plan.state.certificate:
             trusted = self._trust.common()
             if served is not None and now < served.ends and _better(served, plan, trusted):
-                return  # until the configurations have the authority; the watch tells when
+                return  # until the configurations have the authority; an informer tells when
             self._use(plan.state.certificate.encode(), plan.state.key.encode())
             self.serving.set()
             self._log.info("serving with another certificate", expires=plan.ends.isoformat())

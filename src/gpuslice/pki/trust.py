@@ -12,12 +12,12 @@ import structlog
 
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import Metadata, Resource
-from gpuslice.kube.watching import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
 
 MUTATING: Final = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
 VALIDATING: Final = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
@@ -55,52 +55,52 @@ class _Configuration(msgspec.Struct, frozen=True):
 class Trust:
     """The webhook configurations of these names, as far as they exist."""
 
-    def __init__(self, api: Api, names: Iterable[tuple[Resource, str]], changed: Callable[[], None]) -> None:
+    def __init__(self, api: Api, informers: Informers, names: Iterable[tuple[Resource, str]]) -> None:
         self._api = api
         self._names: Final = tuple(names)
-        self.watches: Final[Sequence[Watch[_Configuration, _Configuration]]] = [
-            Watch(api, resource, _Configuration, lambda found: found, fields=f"metadata.name={name}")
+        self.informers: Final[Sequence[Informer[_Configuration]]] = [
+            informers.informer(resource, _Configuration, lambda found: found, fields=f"metadata.name={name}")
             for resource, name in self._names
         ]
-        for watch in self.watches:
-            watch.store.listen(lambda *_: changed())
         self._missing: list[str] = []
         self._log = structlog.get_logger()
 
     def common(self) -> frozenset[str] | None:
-        """The authorities that every webhook is called with trust in. None: nobody calls, so nobody has to trust."""
+        """The authorities that every webhook is called with trust in. None: nothing calls."""
         bundles = [
             split_bundle(webhook.client_config.ca_bundle.decode(errors="replace"))
-            for watch in self.watches
-            for configuration in watch.store.values()
+            for informer in self.informers
+            for configuration in informer.store.values()
             for webhook in configuration.webhooks or ()
         ]
         return frozenset.intersection(*bundles) if bundles else None
 
     def is_just(self, bundle: str) -> bool:
         """Whether there is nothing to `put`."""
-        return not any(found.unlike(bundle.encode()) for watch in self.watches for found in watch.store.values())
+        return not any(
+            found.unlike(bundle.encode()) for informer in self.informers for found in informer.store.values()
+        )
 
     async def put(self, bundle: str) -> None:
         """Puts the bundle where there is another one."""
-        self._tell_missing()
-        for watch in self.watches:
-            for configuration in watch.store.values():
+        self._log_missing()
+        for informer in self.informers:
+            for configuration in informer.store.values():
                 if names := configuration.unlike(bundle.encode()):
-                    await self._put(watch.resource, configuration.metadata, names, bundle.encode())
+                    await self._put(informer.resource, configuration.metadata, names, bundle.encode())
 
-    def _tell_missing(self) -> None:
-        """Once of each: a webhook without its configuration is well, and nobody calls it."""
+    def _log_missing(self) -> None:
+        """Once of each: a webhook without its configuration is well, and is not called."""
         missing = [
             f"{resource.plural}/{name}"
-            for (resource, name), watch in zip(self._names, self.watches, strict=True)
-            if not len(watch.store)
+            for (resource, name), informer in zip(self._names, self.informers, strict=True)
+            if not len(informer.store)
         ]
-        if told := [each for each in missing if each not in self._missing]:
+        if new := [each for each in missing if each not in self._missing]:
             self._log.warning(
                 "webhook configurations are missing, and without them the API server calls no webhook; apply what "
                 "`gpuslice manifests` prints, with --url if the webhook is outside of the cluster",
-                missing=told,
+                missing=new,
             )
         self._missing = missing
 
@@ -113,7 +113,7 @@ class Trust:
         try:
             await self._api.call("PATCH", path, body=changes, content=_STRATEGIC_PATCH)
         except ApiError as error:
-            # It changed, or went, in the meantime: the watch is about to say how.
+            # It changed, or went, in the meantime: the informer is about to say how.
             if not error.conflict and not error.not_found:
                 raise
         else:

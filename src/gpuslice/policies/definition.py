@@ -1,10 +1,10 @@
 """Follows the definition of SlicePolicy itself, so that policies are in force from when there can be any again.
 
-When the definition is deleted, all policies go with it. When it is made anew, policies can be written at once, but a
-watch of policies does not hear of it: it asks now and then whether they are served, and may even hang on the storage of
-the definition before. So we watch the definition, and list everything again when another one is established; until
-that is done the policies are unknown, and the watch says so. As long as one is established, we do not believe an answer
-that policies are not served: no failure of the API server makes all limits void.
+When the definition is deleted, all policies go with it. When it is made anew, policies can be written at once, but an
+informer of policies does not hear of it: it asks now and then whether they are served, and may even hang on the storage
+of the definition before. So the definition is watched, and when another one is established, everything is listed again;
+until that is done the policies are unknown, and their informer is not synced. And as long as one is established, an
+answer that policies are not served is not believed: no failure of the API server makes all limits void.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuslice.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Metadata
-from gpuslice.kube.watching import Watch
 from gpuslice.policies import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
 
 NAME: Final = f"{schema.PLURAL}.{schema.GROUP}"
 
@@ -46,30 +45,36 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class PolicyDefinition:
-    """Tells a watch of policies when there is another definition. `watch` must run.
+    """Has the informer of policies list them again when there is another definition.
 
     Without the right to read it, policies that are made anew are noticed a second later.
     """
 
-    def __init__(self, api: Api, policies: Watch[Any, Any], changed: Callable[[], None] = lambda: None) -> None:
-        self.watch: Final[Watch[Definition, str]] = Watch(
-            api, CUSTOM_RESOURCE_DEFINITIONS, Definition, _identity, fields=f"metadata.name={NAME}"
+    def __init__(
+        self, informers: Informers, policies: Informer[Any], on_unknown: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_unknown` is called when what is known of the policies is of another time."""
+        self.informer: Final[Informer[str]] = informers.informer(
+            CUSTOM_RESOURCE_DEFINITIONS, Definition, _identity, fields=f"metadata.name={NAME}"
         )
-        self.watch.store.listen(self._follow)
+        self.informer.store.listen(self._definition_changed)
         self._policies = policies
-        self._changed = changed
+        self._on_unknown = on_unknown
         #: The definition that the policies were last listed under; empty if there was none.
-        self._followed: str | None = None
+        self._listed_under: str | None = None
 
-    def _follow(self, _key: object, _old: str | None, new: str | None) -> None:
+    def _definition_changed(self, _key: object, _old: str | None, new: str | None) -> None:
         policies = self._policies
-        policies.known_served = new is not None
-        # At the start, either watch may be the first.
-        followed = policies.served and policies.synced.is_set() if self._followed is None else new == self._followed
-        if not followed:
+        policies.expect_served(served=new is not None)
+        if self._listed_under is None:
+            # At the start, either of the two may be listed first.
+            up_to_date = policies.served and policies.synced.is_set()
+        else:
+            up_to_date = new == self._listed_under
+        if not up_to_date:
             policies.list_again()
-            self._changed()
-        self._followed = new or ""
+            self._on_unknown()
+        self._listed_under = new or ""
 
 
 def _identity(found: Definition) -> str | None:

@@ -152,7 +152,12 @@ def ask_loop(
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line, with its kind: the text alone may be empty, or mean nothing."""
+    """The error in one line, with its kind: the text alone may be empty, or mean nothing. A group says only that there
+    are errors, so its first one stands for it.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        others = f" (and {len(error.exceptions) - 1} others)" if len(error.exceptions) > 1 else ""
+        return describe(error.exceptions[0]) + others
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
+from gpuslice.kube.reconciler import Manager
 from gpuslice.kube.resources import Metadata, Resource
+from gpuslice.system.health import Health
 from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
+    from gpuslice.kube.informers import Informers
+    from gpuslice.kube.reconciler import Reconciler
     from gpuslice.kube.store import Key, Store
     from gpuslice_cluster.clusters import Cluster
 
@@ -77,6 +82,11 @@ async def running(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def hosted(informers: Informers, *reconcilers: Reconciler[Any]) -> Coroutine[Any, Any, None]:
+    """The informers and the reconcilers, as a process runs them."""
+    return Manager(informers, Health(), CollectorRegistry(), reconcilers).run()
 
 
 class Told(Generic[V]):

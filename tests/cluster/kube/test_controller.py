@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuslice.controller import followed_policies
 from gpuslice.controller.reconcilers.policy_status import PolicyStatus
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder, Regarding
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import EVENTS, LEASES
 from gpuslice.policies.stored_policies import SLICE_POLICIES
-from tests.cluster.kube.support import policy, running
+from tests.cluster.kube.support import hosted, policy, running
 from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from gpuslice.kube.api import Api
     from gpuslice_cluster.clusters import Cluster
@@ -59,6 +61,11 @@ async def _events(api: Api, namespace: str, name: str) -> list[dict[str, Any]]:
     return [event for event in found["items"] if event["regarding"]["name"] == name]
 
 
+def _status(api: Api, recorder: Recorder) -> Coroutine[Any, Any, None]:
+    informers = Informers(api)
+    return hosted(informers, PolicyStatus(api, followed_policies.follow(informers), recorder))
+
+
 def _name() -> str:
     return f"test-{secrets.token_hex(4)}"
 
@@ -69,8 +76,7 @@ _GOOD = {"name": "only", "match": {"expression": "true"}}
 
 async def test_a_policy_s_status_says_whether_it_is_in_force_and_why_not(api: Api) -> None:
     recorder = Recorder(api, "gpuslice.io/test", "test")
-    status = PolicyStatus(api, recorder)
-    async with running(status.run(), recorder.run()), _stored(api, policy(_name(), _BAD)) as name:
+    async with running(_status(api, recorder), recorder.run()), _stored(api, policy(_name(), _BAD)) as name:
         refused = await _accepted(api, name)
         await api.merge(SLICE_POLICIES, name, {"spec": {"rules": [_GOOD]}})
         accepted = await _accepted(api, name)
@@ -92,8 +98,7 @@ async def test_a_policy_s_status_says_whether_it_is_in_force_and_why_not(api: Ap
 
 async def test_a_change_that_changes_nothing_about_it_leaves_the_time_of_the_condition(api: Api) -> None:
     recorder = Recorder(api, "gpuslice.io/test", "test")
-    status = PolicyStatus(api, recorder)
-    async with running(status.run()), _stored(api, policy(_name(), _GOOD)) as name:
+    async with running(_status(api, recorder)), _stored(api, policy(_name(), _GOOD)) as name:
         first = await _accepted(api, name)
         earlier = first | {"lastTransitionTime": "2026-01-01T00:00:00Z"}
         await api.merge(SLICE_POLICIES, name, {"status": {"conditions": [earlier]}}, part="status")
@@ -105,12 +110,11 @@ async def test_a_change_that_changes_nothing_about_it_leaves_the_time_of_the_con
 
 
 async def test_other_conditions_are_kept_and_a_wrong_one_is_put_right(api: Api) -> None:
-    status = PolicyStatus(api, Recorder(api, "gpuslice.io/test", "test"))
     common = {"reason": "Test", "message": "by hand", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     async with _stored(api, policy(_name(), _GOOD)) as name:
         conditions = [{"type": "Other", "status": "True"} | common, {"type": "Accepted", "status": "False"} | common]
         await api.merge(SLICE_POLICIES, name, {"status": {"conditions": conditions}}, part="status")
-        async with running(status.run()):
+        async with running(_status(api, Recorder(api, "gpuslice.io/test", "test"))):
             assert (await _accepted(api, name))["status"] == "True"
         found = json.loads(await api.call("GET", SLICE_POLICIES.path(name=name)))
 

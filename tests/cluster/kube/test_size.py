@@ -18,6 +18,7 @@ import trustme
 from gpuslice.admission.backends import dra
 from gpuslice.admission.cluster.claim_templates import Templates
 from gpuslice.admission.cluster.state import ClusterState
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.slices import Slice
 from gpuslice.policies.stored_policies import SLICE_POLICIES
@@ -58,7 +59,7 @@ def large_cluster(quiet_cluster: Cluster) -> Cluster:
             await all_of(api.create(NAMESPACES, _namespace(number)) for number in range(_MANY))
             await all_of(api.create(SLICE_POLICIES, _policy(number)) for number in range(_MANY))
             template = dra.template_for(Slice(memory=4 * 1024**3), None)
-            templates = Templates(api)
+            templates = Templates(api, Informers(api))
             await all_of(templates.ensure(f"space-{number}", [template]) for number in range(_MANY))
 
     asyncio.run(fill())
@@ -69,11 +70,12 @@ async def test_all_of_a_large_cluster_is_known_and_one_change_reads_one_policy(
     large_cluster: Cluster, quiet_api: Api
 ) -> None:
     del large_cluster
-    state = ClusterState(quiet_api)
-    async with running(state.run()):
+    informers = Informers(quiet_api)
+    state = ClusterState(quiet_api, informers)
+    async with running(informers.run(), state.run()):
         await until(state.synced)
         assert len(state.context().policies.rules) == _MANY
-        assert len(state.templates.watch.store) == _MANY
+        assert len(state.templates.informer.store) == _MANY
         assert len(state.namespaces.store) >= _MANY
         before = dict(state.policies.store.items())
 

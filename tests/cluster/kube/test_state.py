@@ -13,6 +13,7 @@ from gpuslice.admission.cluster.state import ClusterState
 from gpuslice.admission.context import KNOWN_GPU_SIZES, UnknownNamespaceError
 from gpuslice.admission.decision import Outcome
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import install_policies, policy, running
@@ -31,9 +32,10 @@ _GIB = 1024**3
 
 @contextlib.asynccontextmanager
 async def _state(api: Api) -> AsyncIterator[ClusterState]:
-    state = ClusterState(api)
+    informers = Informers(api)
+    state = ClusterState(api, informers)
     assert not state.synced()
-    async with running(state.run()):
+    async with running(informers.run(), state.run()):
         await until(state.synced)
         yield state
 
@@ -176,13 +178,13 @@ async def test_until_the_policies_of_a_new_definition_are_listed_they_count_as_u
     async with _state(quiet_api) as state:
         await _remove_definition(defined)
         await until(lambda: not state.policies.served)
-        listed, list_policies = asyncio.Event(), state.policies._list
+        listed, list_policies = asyncio.Event(), state.policies._watch._list
 
         async def list_late() -> str:
             await listed.wait()
             return await list_policies()
 
-        monkeypatch.setattr(state.policies, "_list", list_late)
+        monkeypatch.setattr(state.policies._watch, "_list", list_late)
         await asyncio.to_thread(install_policies, defined)
         await until(lambda: not state.synced())
         async with _created(quiet_api, SLICE_POLICIES, policy(name)):
@@ -197,15 +199,15 @@ async def test_while_their_definition_is_there_policies_are_not_void_because_the
     quiet_api: Api, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _created(quiet_api, SLICE_POLICIES, policy(name)), _state(quiet_api) as state:
-        await until(lambda: state.policies.known_served)
-        asked, list_policies = asyncio.Event(), state.policies._list
+        await until(lambda: state.policies._watch.known_served)
+        asked, list_policies = asyncio.Event(), state.policies._watch._list
 
         async def list_wrongly() -> str:
             asked.set()
-            monkeypatch.setattr(state.policies, "_list", list_policies)
+            monkeypatch.setattr(state.policies._watch, "_list", list_policies)
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
 
-        monkeypatch.setattr(state.policies, "_list", list_wrongly)
+        monkeypatch.setattr(state.policies._watch, "_list", list_wrongly)
         state.policies.list_again()
         await asked.wait()
         assert state.policies.served
@@ -220,13 +222,13 @@ async def test_a_definition_that_is_gone_before_its_policies_are_listed_leaves_n
     async with _state(quiet_api) as state:
         await _remove_definition(defined)
         await until(lambda: not state.policies.served)
-        gone, list_policies = asyncio.Event(), state.policies._list
+        gone, list_policies = asyncio.Event(), state.policies._watch._list
 
         async def list_late() -> str:
             await gone.wait()
             return await list_policies()
 
-        monkeypatch.setattr(state.policies, "_list", list_late)
+        monkeypatch.setattr(state.policies._watch, "_list", list_late)
         await asyncio.to_thread(install_policies, defined)
         await until(lambda: not state.synced())
         await _remove_definition(defined)

@@ -12,6 +12,7 @@ import pytest
 from gpuslice.admission.backends import dra
 from gpuslice.admission.cluster import claim_templates as admission_templates
 from gpuslice.admission.cluster.claim_templates import LONGEST_REST, TemplateError, Templates
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.slices import Slice
 from tests.cluster.kube.support import Cable, reach
@@ -69,7 +70,7 @@ async def test_a_refusal_answers_all_that_ask_soon_after(cluster: Cluster, monke
     namespace, clock, calls = f"late-{secrets.token_hex(4)}", _Clock(), _Calls()
     async with reach(cluster) as api:
         calls.count(api, monkeypatch)
-        templates = Templates(api, clock)
+        templates = Templates(api, Informers(api), clock)
         together = await asyncio.gather(*(_reason(templates, namespace) for _ in range(50)))
         assert calls.made == 1
         assert f'namespaces "{namespace}" not found' in together[0]
@@ -101,7 +102,7 @@ async def test_an_api_server_that_is_gone_is_not_called_for_each_pod(
     clock, calls = _Clock(), _Calls()
     async with Cable(cluster) as cable, cable.reach() as api:
         calls.count(api, monkeypatch)
-        templates = Templates(api, clock)
+        templates = Templates(api, Informers(api), clock)
         await cable.cut()
         reasons = {await _reason(templates, namespace) for _ in range(20)}
         assert calls.made == 1
@@ -113,7 +114,7 @@ async def test_an_api_server_that_is_gone_is_not_called_for_each_pod(
 
 async def test_a_failure_of_one_is_no_failure_of_another(cluster: Cluster, namespace: str) -> None:
     async with reach(cluster) as api:
-        templates = Templates(api, _Clock())
+        templates = Templates(api, Informers(api), _Clock())
         await _reason(templates, f"none-{secrets.token_hex(4)}")
         await templates.ensure(namespace, [_template()])
         assert templates.created == 1
@@ -127,7 +128,7 @@ async def test_pods_of_many_kinds_do_not_take_all_of_the_api_server(
     calls = _Calls()
     async with reach(cluster) as api:
         calls.count(api, monkeypatch)
-        templates = Templates(api)
+        templates = Templates(api, Informers(api))
         await templates.ensure(namespace, [_template(number) for number in range(1, 101)])
         assert templates.created == 100
         assert calls.most <= 16

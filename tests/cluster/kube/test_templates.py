@@ -17,8 +17,9 @@ from gpuslice.admission.cluster import claim_templates as admission_templates
 from gpuslice.admission.cluster import template_contents
 from gpuslice.admission.cluster.claim_templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
 from gpuslice.controller.reconcilers import claim_templates
-from gpuslice.controller.reconcilers.claim_templates import Due, Sweeper
+from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates, Due
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from gpuslice.model.slices import Slice
 from tests.cluster.kube.support import Told, reach, running
@@ -98,13 +99,14 @@ class _Sweep:
 
     def __init__(self, api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> None:
         self.clock = _Clock()
-        self.sweeper = Sweeper(api, grace=grace, clock=self.clock)
-        self.templates = Told(self.sweeper.watch.store)
-        self.pods = Told(self.sweeper.references.watch.store)
+        self.informers = Informers(api)
+        self.sweeper = ClaimTemplates(api, self.informers, grace=grace, clock=self.clock)
+        self.templates = Told(self.sweeper.templates.store)
+        self.pods = Told(self.sweeper.references.pods.store)
         self._namespace = namespace
         # Other tests share the cluster, and their templates are not ours to sweep.
-        only, others = self.sweeper.watch._project, namespace
-        self.sweeper.watch._project = lambda found: only(found) if found.metadata.namespace == others else None
+        only, others = self.sweeper.templates._project, namespace
+        self.sweeper.templates._project = lambda found: only(found) if found.metadata.namespace == others else None
 
     async def sees(self, name: str, *, marked: bool) -> None:
         await self.templates.until(lambda store: _marked_in(store, self._namespace, name) is marked)
@@ -133,17 +135,17 @@ def _marked_in(store: Store[Any], namespace: str, name: str) -> bool | None:
 @asynccontextmanager
 async def _sweeping(api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> AsyncIterator[_Sweep]:
     sweep = _Sweep(api, namespace, grace)
-    async with running(sweep.sweeper.watch.run(), sweep.sweeper.references.watch.run()):
-        await sweep.sweeper.watch.synced.wait()
-        await sweep.sweeper.references.watch.synced.wait()
+    async with running(sweep.informers.run()):
+        await sweep.informers.wait_for_sync()
         yield sweep
 
 
 @asynccontextmanager
 async def _watching(api: Api) -> AsyncIterator[Templates]:
-    templates = Templates(api)
-    async with running(templates.watch.run()):
-        await templates.watch.synced.wait()
+    informers = Informers(api)
+    templates = Templates(api, informers)
+    async with running(informers.run()):
+        await informers.wait_for_sync()
         yield templates
 
 
@@ -168,7 +170,7 @@ async def test_fifty_reviews_at_once_make_a_template_once(
 
 async def test_two_replicas_that_make_the_same_template_are_both_content(api: Api, namespace: str) -> None:
     template = _template()
-    one, other = Templates(api), Templates(api)
+    one, other = Templates(api, Informers(api)), Templates(api, Informers(api))
 
     await asyncio.gather(one.ensure(namespace, [template]), other.ensure(namespace, [template]))
 
@@ -179,7 +181,7 @@ async def test_a_template_that_the_watch_knows_costs_no_call(
     api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = _template()
-    await Templates(api).ensure(namespace, [template])
+    await Templates(api, Informers(api)).ensure(namespace, [template])
     async with _watching(api) as templates:
         calls = _Calls(api, monkeypatch)
         await templates.ensure(namespace, [template])
@@ -190,7 +192,7 @@ async def test_a_template_that_the_watch_knows_costs_no_call(
 async def test_a_template_that_a_user_deleted_is_made_again(api: Api, namespace: str) -> None:
     template = _template()
     async with _watching(api) as templates:
-        told = Told(templates.watch.store)
+        told = Told(templates.informer.store)
         await templates.ensure(namespace, [template])
         await told.until(lambda store: _marked_in(store, namespace, template.name) is False)
         await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
@@ -204,7 +206,7 @@ async def test_a_template_that_a_user_deleted_is_made_again(api: Api, namespace:
 async def test_several_templates_of_a_pod_are_all_made(api: Api, namespace: str) -> None:
     wanted = [_template(size) for size in (1, 2, 3)]
 
-    await Templates(api).ensure(namespace, wanted)
+    await Templates(api, Informers(api)).ensure(namespace, wanted)
 
     for template in wanted:
         assert await _stored(api, namespace, template.name) is not None
@@ -212,7 +214,7 @@ async def test_several_templates_of_a_pod_are_all_made(api: Api, namespace: str)
 
 async def test_a_template_that_cannot_be_made_is_an_error_that_says_why(api: Api) -> None:
     with pytest.raises(TemplateError, match=r'claim template nowhere/gpuslice-.* "nowhere" not found'):
-        await Templates(api).ensure("nowhere", [_template()])
+        await Templates(api, Informers(api)).ensure("nowhere", [_template()])
 
 
 async def test_a_quota_on_templates_is_told_as_the_api_server_says_it(
@@ -232,12 +234,12 @@ async def test_a_quota_on_templates_is_told_as_the_api_server_says_it(
     )
 
     with pytest.raises(TemplateError, match="exceeded quota: few"):
-        await Templates(api).ensure(namespace, [_template()])
+        await Templates(api, Informers(api)).ensure(namespace, [_template()])
 
 
 async def test_a_review_that_is_given_up_does_not_end_the_call_for_the_others(api: Api, namespace: str) -> None:
     template = _template()
-    templates = Templates(api)
+    templates = Templates(api, Informers(api))
     given_up = asyncio.create_task(templates.ensure(namespace, [template]))
     patient = asyncio.create_task(templates.ensure(namespace, [template]))
     await asyncio.sleep(0)
@@ -252,7 +254,7 @@ async def test_a_review_that_is_given_up_does_not_end_the_call_for_the_others(ap
 
 async def test_a_template_that_no_pod_uses_is_marked_and_later_removed(api: Api, namespace: str) -> None:
     template = _template()
-    await Templates(api).ensure(namespace, [template])
+    await Templates(api, Informers(api)).ensure(namespace, [template])
     async with _sweeping(api, namespace) as sweep:
         await sweep.until_due(template.name)
         await sweep.sweeper.sweep()
@@ -265,7 +267,7 @@ async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_w
     api: Api, namespace: str
 ) -> None:
     never, once = _template(1), _template(2)
-    await Templates(api).ensure(namespace, [never, once])
+    await Templates(api, Informers(api)).ensure(namespace, [never, once])
     await _start_pod(api, namespace, once.name)
     async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
         await sweep.pods.until(lambda store: store.get(namespace, "user"))
@@ -290,7 +292,7 @@ async def test_used_templates_are_kept_no_longer_than_others_where_there_are_man
 ) -> None:
     monkeypatch.setattr(claim_templates, "_MOST_KEPT", 2)
     wanted = [_template(size) for size in (1, 2, 3)]
-    await Templates(api).ensure(namespace, wanted)
+    await Templates(api, Informers(api)).ensure(namespace, wanted)
     async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
         for template in wanted:
             await sweep.sees(template.name, marked=False)
@@ -320,12 +322,12 @@ async def test_a_template_that_the_api_server_stores_otherwise_is_an_error(
 
     monkeypatch.setattr(api, "call", without_capacity)
     with pytest.raises(TemplateError, match="it needs the feature DRAConsumableCapacity"):
-        await Templates(api).ensure(namespace, [_template()])
+        await Templates(api, Informers(api)).ensure(namespace, [_template()])
 
 
 async def test_a_mark_counts_from_when_this_controller_first_saw_it(api: Api, namespace: str) -> None:
     template = _template()
-    await Templates(api).ensure(namespace, [template])
+    await Templates(api, Informers(api)).ensure(namespace, [template])
     ages_ago = {"metadata": {"annotations": {UNUSED_SINCE: "2001-01-01T00:00:00Z"}}}
     await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, ages_ago, namespace=namespace)
     async with _sweeping(api, namespace) as sweep:
@@ -340,7 +342,7 @@ async def test_a_template_that_a_pod_uses_is_not_marked_and_one_that_is_used_aga
     api: Api, namespace: str
 ) -> None:
     used, again = _template(1), _template(2)
-    await Templates(api).ensure(namespace, [used, again])
+    await Templates(api, Informers(api)).ensure(namespace, [used, again])
     await _start_pod(api, namespace, used.name)
     async with _sweeping(api, namespace) as sweep:
         await sweep.pods.until(lambda store: store.get(namespace, "user"))
@@ -366,7 +368,7 @@ async def test_a_template_that_was_applied_by_hand_is_left_alone(api: Api, names
     template = _template()
     await api.create(RESOURCE_CLAIM_TEMPLATES, template.document(namespace), namespace=namespace)
     ours = _template(5)
-    await Templates(api).ensure(namespace, [ours])
+    await Templates(api, Informers(api)).ensure(namespace, [ours])
     async with _sweeping(api, namespace) as sweep:
         await sweep.until_due(ours.name)
         await sweep.sweeper.sweep()
@@ -381,7 +383,7 @@ async def test_a_template_that_was_applied_by_hand_is_left_alone(api: Api, names
 async def test_admission_between_the_decision_and_the_delete_keeps_the_template(api: Api, namespace: str) -> None:
     template = _template()
     async with _watching(api) as templates, _sweeping(api, namespace) as sweep:
-        told = Told(templates.watch.store)
+        told = Told(templates.informer.store)
         await templates.ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
         await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
@@ -396,11 +398,11 @@ async def test_admission_between_the_decision_and_the_delete_keeps_the_template(
 async def test_admission_after_the_delete_makes_the_template_again(api: Api, namespace: str) -> None:
     template = _template()
     async with _sweeping(api, namespace) as sweep:
-        templates = Templates(api)
+        templates = Templates(api, Informers(api))
         await templates.ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
-        # What admission's watch last told: it is marked.
-        templates.watch.store.put((namespace, template.name), _known(template, marked=True))
+        # What admission's informer last told: it is marked.
+        templates.informer.store.put((namespace, template.name), _known(template, marked=True))
 
         assert await sweep.sweeper.delete(due)
         await templates.ensure(namespace, [template])
@@ -412,10 +414,10 @@ async def test_admission_after_the_delete_makes_the_template_again(api: Api, nam
 async def test_admission_that_has_not_heard_of_the_template_removes_its_mark(api: Api, namespace: str) -> None:
     template = _template()
     async with _sweeping(api, namespace) as sweep:
-        await Templates(api).ensure(namespace, [template])
+        await Templates(api, Informers(api)).ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
 
-        await Templates(api).ensure(namespace, [template])  # another replica, just started
+        await Templates(api, Informers(api)).ensure(namespace, [template])  # another replica, just started
         assert not await sweep.sweeper.delete(due)
 
     assert not await _is_marked(api, namespace, template.name)
@@ -426,9 +428,9 @@ async def test_admission_does_not_trust_a_watch_that_has_been_silent(
 ) -> None:
     template = _template()
     async with _sweeping(api, namespace) as sweep:
-        templates = Templates(api)
-        templates.watch.store.put((namespace, template.name), _known(template, marked=False))  # as it was long ago
-        await Templates(api).ensure(namespace, [template])
+        templates = Templates(api, Informers(api))
+        templates.informer.store.put((namespace, template.name), _known(template, marked=False))  # as it was long ago
+        await Templates(api, Informers(api)).ensure(namespace, [template])
         (due,) = await sweep.until_due(template.name)
 
         await templates.ensure(namespace, [template])
@@ -436,7 +438,7 @@ async def test_admission_does_not_trust_a_watch_that_has_been_silent(
 
     calls = _Calls(api, monkeypatch)
     monkeypatch.setattr(admission_templates, "_RECENT_SECONDS", 0.0)
-    templates.watch._well()  # it speaks again
+    templates.informer._watch._well()  # it speaks again
     await templates.ensure(namespace, [template])
     assert calls.made == []
 
@@ -444,7 +446,7 @@ async def test_admission_does_not_trust_a_watch_that_has_been_silent(
 async def test_a_pod_that_was_stored_after_the_mark_keeps_the_template(api: Api, namespace: str) -> None:
     """Admission saw no mark, its pod was stored later, and the controller's watch does not know of it."""
     template = _template()
-    await Templates(api).ensure(namespace, [template])
+    await Templates(api, Informers(api)).ensure(namespace, [template])
     async with _sweeping(api, namespace) as sweep:
         due = await sweep.until_due(template.name)
         await _start_pod(api, namespace, template.name)
@@ -459,7 +461,7 @@ async def test_admission_between_the_list_of_pods_and_the_delete_keeps_the_templ
 ) -> None:
     template = _template()
     async with _watching(api) as templates, _sweeping(api, namespace) as sweep:
-        told = Told(templates.watch.store)
+        told = Told(templates.informer.store)
         await templates.ensure(namespace, [template])
         due = await sweep.until_due(template.name)
         await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
@@ -479,16 +481,16 @@ async def test_admission_between_the_list_of_pods_and_the_delete_keeps_the_templ
 async def test_a_grace_that_would_be_unsafe_is_refused(policies: Cluster) -> None:
     async with reach(policies) as api:
         with pytest.raises(ValueError, match="a pod may be on its way"):
-            Sweeper(api, grace=MINIMUM_GRACE - 1)
+            ClaimTemplates(api, Informers(api), grace=MINIMUM_GRACE - 1)
 
 
 async def test_nothing_is_swept_by_old_knowledge(api: Api, namespace: str) -> None:
     template = _template()
-    await Templates(api).ensure(namespace, [template])
+    await Templates(api, Informers(api)).ensure(namespace, [template])
     async with _sweeping(api, namespace) as sweep:
         await sweep.sees(template.name, marked=False)
-        await until(lambda: sweep.sweeper.watch.heard_within(60))
-        sweep.sweeper.references.watch._heard = float("-inf")
+        await until(lambda: sweep.sweeper.templates.heard_within(60))
+        sweep.sweeper.references.pods._watch._heard = float("-inf")
         await sweep.sweeper.sweep()
 
     assert not await _is_marked(api, namespace, template.name)

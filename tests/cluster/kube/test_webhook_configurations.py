@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from gpuslice.admission.registration.webhook_configurations import Address, Service, Webhooks
+from gpuslice.controller import followed_policies
 from gpuslice.controller.reconcilers.policy_status import PolicyStatus
 from gpuslice.controller.reconcilers.webhook_configurations import Installation, WebhookConfigurations
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES, SERVICES
 from gpuslice.pki import planning
 from gpuslice.pki.authority_state import Lifetimes
 from gpuslice.pki.planning import Question
 from gpuslice.pki.trust import MUTATING, VALIDATING, Trust
 from gpuslice.policies.stored_policies import SLICE_POLICIES
-from tests.cluster.kube.support import install_policies, policy, running
+from tests.cluster.kube.support import hosted, install_policies, policy, running
 from tests.cluster.webhooks import Clock
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from gpuslice.kube.api import Api
     from gpuslice_cluster.clusters import Cluster
@@ -54,15 +56,17 @@ async def home(quiet_cluster: Cluster, quiet_api: Api) -> AsyncIterator[str]:
         await quiet_api.delete(SLICE_POLICIES, each["metadata"]["name"])
 
 
-def _kept(api: Api, home: str, target: Service | Address | None = None) -> tuple[PolicyStatus, WebhookConfigurations]:
+def _kept(
+    api: Api, home: str, target: Service | Address | None = None
+) -> tuple[Coroutine[Any, Any, None], WebhookConfigurations]:
     recorder = Recorder(api, "gpuslice.io/test", "test")
-    status = PolicyStatus(api, recorder)
+    informers = Informers(api)
+    policies = followed_policies.follow(informers)
     # No webhook answers there, so policies of a test come before the configurations.
     webhooks = Webhooks(target=target or Address(url="https://127.0.0.1:1"), excluded_namespaces=("kube-system", home))
     installation = Installation(webhooks=webhooks, namespace=home, name=home)
-    kept = WebhookConfigurations(api, recorder, installation, status.watch, status.look_again)
-    status.holds = kept.holds
-    return status, kept
+    kept = WebhookConfigurations(api, informers, policies, recorder, installation)
+    return hosted(informers, PolicyStatus(api, policies, recorder, held=kept), kept), kept
 
 
 async def _found(api: Api, home: str) -> list[Object]:
@@ -79,8 +83,8 @@ async def _create_service(api: Api, home: str) -> None:
 
 
 async def test_what_is_made_goes_with_the_namespace_that_gpuslice_is_installed_in(quiet_api: Api, home: str) -> None:
-    status, kept = _kept(quiet_api, home)
-    async with running(status.run(), kept.run()):
+    work, kept = _kept(quiet_api, home)
+    async with running(work):
         await until(lambda: not kept.problem)
         found = await _found(quiet_api, home)
 
@@ -90,8 +94,8 @@ async def test_what_is_made_goes_with_the_namespace_that_gpuslice_is_installed_i
 
 
 async def test_nothing_is_restored_while_gpuslice_is_removed(quiet_api: Api, home: str) -> None:
-    status, kept = _kept(quiet_api, home)
-    async with running(status.run(), kept.run()):
+    work, kept = _kept(quiet_api, home)
+    async with running(work):
         await until(lambda: not kept.problem)
         # Nothing here ends a namespace, so it stays as it is when it is about to go.
         await quiet_api.delete(NAMESPACES, home)
@@ -104,8 +108,8 @@ async def test_nothing_is_restored_while_gpuslice_is_removed(quiet_api: Api, hom
 
 
 async def test_nothing_is_restored_while_there_is_no_webhook_to_call(quiet_api: Api, home: str) -> None:
-    status, kept = _kept(quiet_api, home, Service(namespace=home, name="webhook"))
-    async with running(status.run(), kept.run()):
+    work, kept = _kept(quiet_api, home, Service(namespace=home, name="webhook"))
+    async with running(work):
         await until(lambda: "so is the webhook" in kept.problem)
         assert await _found(quiet_api, home) == []
 
@@ -116,7 +120,7 @@ async def test_nothing_is_restored_while_there_is_no_webhook_to_call(quiet_api: 
 
 async def test_a_policy_says_when_the_api_server_holds_it(quiet_api: Api, home: str) -> None:
     await quiet_api.create(SLICE_POLICIES, policy(home, LIMIT | {"match": {"namespaces": ["team"]}}))
-    status, kept = _kept(quiet_api, home, Service(namespace=home, name="webhook"))
+    work, _ = _kept(quiet_api, home, Service(namespace=home, name="webhook"))
 
     async def held() -> tuple[str, str]:
         found = json.loads(await quiet_api.call("GET", SLICE_POLICIES.path(name=home)))
@@ -130,7 +134,7 @@ async def test_a_policy_says_when_the_api_server_holds_it(quiet_api: Api, home: 
     async def is_held() -> bool:
         return await held() == ("True", "Refused")
 
-    async with running(status.run(), kept.run()):
+    async with running(work):
         await until(is_pending, "the policy waits for the configuration")
         await _create_service(quiet_api, home)
         await until(is_held, "the policy is held")
@@ -141,10 +145,11 @@ async def test_a_policy_says_when_the_api_server_holds_it(quiet_api: Api, home: 
 async def test_two_writers_of_one_configuration_do_not_undo_each_other(quiet_api: Api, home: str) -> None:
     """The bundles are another's: whatever changes here meanwhile, what that one wrote last stays."""
     await quiet_api.create(SLICE_POLICIES, policy(home, LIMIT | {"match": {"namespaces": ["team"]}}))
-    status, kept = _kept(quiet_api, home)
-    trust = Trust(quiet_api, [(resource, home) for resource in BOTH], lambda: None)
+    work, kept = _kept(quiet_api, home)
+    informers = Informers(quiet_api)
+    trust = Trust(quiet_api, informers, [(resource, home) for resource in BOTH])
     bundle = ""
-    async with running(status.run(), kept.run(), *(watch.run() for watch in trust.watches)):
+    async with running(work, informers.run()):
         await until(lambda: not kept.problem)
         for number in range(10):
             bundle = _new_bundle()

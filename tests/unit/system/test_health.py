@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuslice.system.health import Answer, Health, ask_loop
+from gpuslice.system.health import Answer, Health, ask_loop, describe
 from tests import fake_time
 
 _OK = Answer(well=True, text="ok")
@@ -108,3 +108,11 @@ async def test_a_question_that_fails_is_answered() -> None:
     loop = asyncio.get_running_loop()
     answer = await asyncio.to_thread(ask_loop, loop, fail, seconds=60)
     assert answer == Answer(well=False, text="health: cannot be told: KeyError: 'part'")
+
+
+def test_an_error_is_described_in_one_line_with_its_cause() -> None:
+    assert describe(KeyError("lost")) == "KeyError: 'lost'"
+    assert describe(ValueError("two\nlines")) == "ValueError: two lines"
+    assert describe(TimeoutError()) == "TimeoutError"
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [ExceptionGroup("inner", [ValueError("a")]), OSError()])
+    assert describe(group) == "ValueError: a (and 1 others)"

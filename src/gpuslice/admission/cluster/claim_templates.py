@@ -11,19 +11,19 @@ enough. What keeps the two apart:
    delete that was decided before fails, and starts from the beginning. If the delete was faster, the mark cannot be
    removed (404), and the template is made anew.
 3. Admission may believe that a template is there and not marked, when it was marked since. It does so only while its
-   watch is at most STALENESS old; otherwise it asks the API server. So the pod is admitted less than STALENESS after
-   the mark was made, and stored at most a request's time (one minute) later. The grace is longer than both together
-   (MINIMUM_GRACE), so the list of pods before the delete has it.
+   informer's word is at most STALENESS old; otherwise it asks the API server. So the pod is admitted less than
+   STALENESS after the mark was made, and stored at most a request's time (one minute) later. The grace is longer than
+   both together (MINIMUM_GRACE), so the list of pods before the delete has it.
 
-Only templates that admission made are ever removed: those that somebody applies by hand lack MADE_BY.
+Only templates that admission made are ever removed: those that are applied by hand lack MADE_BY.
 
 Why a template is made before its pod is stored, and not when the pod is there: after the rewrite nothing in a pod says
-what its template holds, and a pod that nobody could complete would wait for ever. Nor may a later step believe what the
+what its template holds, and a pod without its template would wait for ever. Nor may a later step believe what the
 pod says, because its author writes that. The price is templates of pods that are refused after the rewrite. They
 are few (`template_quota`), in the namespace of who asked, and removed when no pod has come (the controller does not
 wait as long for these). A dry run makes none, and nor does a review about a namespace that is excluded.
 
-A template with the right name and another content (`template_contents`) is somebody else's. Pods that need the name
+A template with the right name and another content (`template_contents`) is not ours. Pods that need the name
 are refused until it is gone.
 """
 
@@ -40,20 +40,21 @@ import msgspec
 from gpuslice.admission.cluster import template_contents
 from gpuslice.admission.cluster.template_contents import StoredTemplate
 from gpuslice.admission.cluster.template_quota import QuotaError, TemplateQuota
-from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, HasMetadata
-from gpuslice.kube.watching import SILENCE_SECONDS, Watch
+from gpuslice.kube.watching import SILENCE_SECONDS
 from gpuslice.model.errors import GpusliceError
+from gpuslice.system.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from gpuslice.admission.backends.dra import Template
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.store import Key
 
-#: Selects what gpuslice made, whoever of us did.
+#: Selects what gpuslice made, in any of its processes.
 LABELS: Final = "app.kubernetes.io/managed-by=gpuslice"
 UNUSED_SINCE: Final = "gpuslice.io/unused-since"
 MADE_BY: Final = "gpuslice.io/made-by"
@@ -64,7 +65,7 @@ STALENESS: Final = SILENCE_SECONDS + 30.0
 _REQUEST_SECONDS: Final = 60.0
 MINIMUM_GRACE: Final = STALENESS + _REQUEST_SECONDS
 
-#: What was just made is there before the watch says so.
+#: What was just made is there before the informer says so.
 _RECENT_SECONDS: Final = 30.0
 _MOST_RECENT: Final = 4096
 #: Above it, templates are asked of the API server again and again rather than remembered.
@@ -74,7 +75,7 @@ _TRIES: Final = 4
 _PATIENCE_SECONDS: Final = 2.0
 #: Templates that are made at a time. The others wait: pods of many kinds must not take all that the API server has.
 _MOST_AT_A_TIME: Final = 16
-#: After a failure nobody asks for that template again for so long, longer from one failure to the next. Seconds.
+#: After a failure that template is not asked for again for so long, longer from one failure to the next. Seconds.
 SHORTEST_REST: Final = 0.2
 LONGEST_REST: Final = 5.0
 _MOST_FAILURES: Final = 4096
@@ -86,7 +87,7 @@ class TemplateError(GpusliceError):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the watch keeps of a template."""
+    """What the informer keeps of a template."""
 
     #: As unused.
     marked: bool
@@ -104,19 +105,24 @@ class _Failure:
 
 
 class Templates:
-    """The templates of the cluster as admission sees them. `watch` must run for `ensure` to be cheap.
+    """The templates of the cluster as admission sees them. The informers must run for `ensure` to be cheap.
 
     In an excluded namespace none is made, whatever a review says: the API server never asks about its pods.
     """
 
     def __init__(
-        self, api: Api, clock: Callable[[], float] = time.monotonic, *, excluded: Collection[str] = ()
+        self,
+        api: Api,
+        informers: Informers,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        excluded: Collection[str] = (),
     ) -> None:
         self.created = 0
-        self.watch: Final[Watch[StoredTemplate, Known]] = Watch(
-            api, RESOURCE_CLAIM_TEMPLATES, StoredTemplate, read_template, labels=LABELS, limit=_MOST_KNOWN
+        self.informer: Final[Informer[Known]] = informers.informer(
+            RESOURCE_CLAIM_TEMPLATES, StoredTemplate, read_template, labels=LABELS, limit=_MOST_KNOWN
         )
-        self.watch.store.listen(self._told)
+        self.informer.store.listen(self._template_changed)
         self._api = api
         self._clock = clock
         self._excluded = frozenset(excluded)
@@ -138,14 +144,14 @@ class Templates:
         made = self._recent.get((namespace, template.name))
         if made is not None and self._clock() - made < _RECENT_SECONDS:
             return True
-        known = self.watch.store.get(namespace, template.name)
+        known = self.informer.store.get(namespace, template.name)
         if known is None or known.marked or known.digest != template_contents.digest(template.spec):
             return False
-        return self.watch.heard_within(STALENESS)
+        return self.informer.heard_within(STALENESS)
 
     async def _once(self, namespace: str, template: Template) -> None:
-        """Those who want the same at the same time wait for one call, which goes on if one of them gives up. Those who
-        want it a moment after that failed hear the same again.
+        """Reviews that want the same at the same time wait for one call, which goes on if one of them gives up. One
+        that wants it a moment after that failed hears the same again.
         """
         key = (namespace, template.name)
         task = self._under_way.get(key)
@@ -159,7 +165,7 @@ class Templates:
 
     def _over(self, key: Key, task: asyncio.Task[None]) -> None:
         self._under_way.pop(key, None)
-        error = None if task.cancelled() else task.exception()  # heard, also when nobody waits any more
+        error = None if task.cancelled() else task.exception()  # retrieved, also when no review waits any more
         failure = self._failures.pop(key, None) or _Failure()
         if isinstance(error, TemplateError):
             failure.reason, failure.until = str(error), self._clock() + failure.backoff.seconds()
@@ -181,17 +187,17 @@ class Templates:
     async def _make(self, namespace: str, template: Template) -> None:
         for _ in range(_TRIES):
             # What is there is kept, however many the namespace has.
-            if self.watch.store.get(namespace, template.name) is not None and await self._keep(namespace, template):
+            if self.informer.store.get(namespace, template.name) is not None and await self._keep(namespace, template):
                 return
             try:
                 created = await self._create(namespace, template)
-            except QuotaError:  # it may be there, and the watch not have told yet
+            except QuotaError:  # it may be there, and the informer not have told yet
                 if await self._keep(namespace, template):
                     return
                 raise
             if created or await self._keep(namespace, template):
                 return
-        raise TemplateError(f"claim template {namespace}/{template.name} cannot be made: somebody keeps deleting it")
+        raise TemplateError(f"claim template {namespace}/{template.name} cannot be made: it is deleted again and again")
 
     async def _create(self, namespace: str, template: Template) -> bool:
         """False if it is there."""
@@ -247,14 +253,14 @@ class Templates:
         while len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
 
-    def _told(self, key: Key, old: Known | None, new: Known | None) -> None:
-        """The watch knows better from now on."""
+    def _template_changed(self, key: Key, old: Known | None, new: Known | None) -> None:
+        """The informer knows better from now on."""
         self._recent.pop(key, None)
         self._quota.heard(
             key,
             was=old.marked if old else None,
             marked=new.marked if new else None,
-            fresh=self.watch.synced.is_set(),
+            fresh=self.informer.synced.is_set(),
         )
 
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuslice.kube.resources import NODES, Metadata
-from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
 
 
 class _Status(msgspec.Struct, frozen=True, gc=False):
@@ -32,9 +31,9 @@ class GpuNode(msgspec.Struct, frozen=True, gc=False):
     status: _Status = _Status()
 
 
-def watches(api: Api) -> Sequence[Watch[GpuNode, frozenset[str]]]:
+def follow(informers: Informers) -> Sequence[Informer[frozenset[str]]]:
     """One for each label that a node with GPUs may have."""
-    return [Watch(api, NODES, GpuNode, offered, labels=f"{label}=true") for label in devices.NODE_LABELS]
+    return [informers.informer(NODES, GpuNode, offered, labels=f"{label}=true") for label in devices.NODE_LABELS]
 
 
 def offered(node: GpuNode) -> frozenset[str]:
@@ -43,7 +42,7 @@ def offered(node: GpuNode) -> frozenset[str]:
     return frozenset(sys.intern(name) for name, amount in found.items() if "/" in name and amount != "0")
 
 
-def together(followed: Sequence[Watch[GpuNode, frozenset[str]]]) -> frozenset[str] | None:
+def together(followed: Sequence[Informer[frozenset[str]]]) -> frozenset[str] | None:
     """What any of the nodes offers. None if there is no GPU node: those to come may offer anything."""
-    nodes = [resources for watch in followed for resources in watch.store.values()]
+    nodes = [resources for informer in followed for resources in informer.store.values()]
     return frozenset().union(*nodes) if nodes else None

@@ -1,4 +1,4 @@
-"""What admission knows of the cluster, kept by watches: policies, namespaces, sizes of GPUs, claim templates.
+"""What admission knows of the cluster, kept by informers: policies, namespaces, sizes of GPUs, claim templates.
 
 A review reads a context that is already there. A change makes a new one a moment later, from parts of which only the
 changed one is read again; a stream of changes makes few contexts, and never takes more than a tenth of the time.
@@ -21,7 +21,6 @@ from gpuslice.admission.context import KNOWN_GPU_SIZES, Context, UnknownNamespac
 from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
-from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 from gpuslice.policies import stored_policies
 from gpuslice.policies.definition import PolicyDefinition
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from gpuslice.admission.backends.dra import Template
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.store import Key
     from gpuslice.model.policies import Rule
     from gpuslice.model.settings import Settings
@@ -46,52 +46,51 @@ _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ClusterState:
-    """The cluster, for admission. `run` keeps it up to date."""
+    """The cluster, for admission. `run` keeps its context up to date, with what the informers tell."""
 
-    def __init__(self, api: Api, settings: Settings | None = None, *, excluded: Collection[str] = ()) -> None:
+    def __init__(
+        self, api: Api, informers: Informers, settings: Settings | None = None, *, excluded: Collection[str] = ()
+    ) -> None:
         """`excluded`: namespaces in which nothing is made."""
-        self.templates: Final = Templates(api, excluded=excluded)
-        self.policies: Final[Watch[StoredPolicy, ParsedPolicy]] = Watch(
-            api, SLICE_POLICIES, StoredPolicy, self._parse_policy
+        self.templates: Final = Templates(api, informers, excluded=excluded)
+        self.policies: Final[Informer[ParsedPolicy]] = informers.informer(
+            SLICE_POLICIES, StoredPolicy, self._parse_policy
         )
-        self.definition: Final = PolicyDefinition(api, self.policies, self._policies_unknown)
-        self.namespaces: Final[Watch[ObjectMetadata, Mapping[str, str]]] = Watch(
-            api, NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
+        self.definition: Final = PolicyDefinition(informers, self.policies, self._policies_unknown)
+        self.namespaces: Final[Informer[Mapping[str, str]]] = informers.informer(
+            NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
         )
-        self.slices: Final[Watch[PublishedSlice, Gpus]] = Watch(
-            api, RESOURCE_SLICES, PublishedSlice, gpu_sizes.published, fields=f"spec.driver={devices.DRIVER}"
+        self.slices: Final[Informer[Gpus]] = informers.informer(
+            RESOURCE_SLICES, PublishedSlice, gpu_sizes.published, fields=f"spec.driver={devices.DRIVER}"
         )
-        self.nodes: Final[Watch[ObjectMetadata, Gpus]] = Watch(
-            api, NODES, ObjectMetadata, gpu_sizes.labelled, labels=gpu_sizes.MEMORY_LABEL
+        self.nodes: Final[Informer[Gpus]] = informers.informer(
+            NODES, ObjectMetadata, gpu_sizes.labelled, labels=gpu_sizes.MEMORY_LABEL
         )
-        self.offering: Final = offers.watches(api)
+        self.offering: Final = offers.follow(informers)
         self._api = api
         made_of = Context(namespace_labels=self._namespace_labels)
         self._context = replace(made_of, settings=settings) if settings is not None else made_of
         self._labels_matter = False
         self._ready = False
-        self._pending: asyncio.TimerHandle | None = None
+        #: Set while the context is older than what the informers have told.
+        self._outdated = asyncio.Event()
         self._cost = 0.0
         self._policies_changed = False
         self._learned: dict[str, Mapping[str, str]] = {}
         self._log = structlog.get_logger()
-        self.templates.watch.served_changed = self._touch
+        self.templates.informer.on_served_changed(self._outdated.set)
         self.policies.store.listen(self._policy_changed)
         self.namespaces.store.listen(self._namespace_changed)
-        self.slices.store.listen(self._gpus_changed)
-        self.nodes.store.listen(self._gpus_changed)
-        for watch in self.offering:
-            watch.store.listen(self._gpus_changed)
-
-    @property
-    def watches(self) -> tuple[Watch[Any, Any], ...]:
-        return (
+        for informer in (self.slices, self.nodes):
+            informer.store.listen(self._gpus_changed)
+        for offering in self.offering:
+            offering.store.listen(self._gpus_changed)
+        self._needed: Final[tuple[Informer[Any], ...]] = (
             self.policies,
-            self.definition.watch,
             self.namespaces,
             self.slices,
             self.nodes,
-            self.templates.watch,
+            self.templates.informer,
             *self.offering,
         )
 
@@ -105,10 +104,11 @@ class ClusterState:
         return self._context
 
     def synced(self) -> bool:
-        """Whether the cluster was seen as a whole. Once it was, it stays so, unless policies are defined anew."""
+        """Whether the cluster was seen as a whole. Once it was, it stays so, unless policies are defined anew or no
+        context can be made of what is known.
+        """
         if not self._ready:
-            needed = (watch for watch in self.watches if watch is not self.definition.watch)
-            self._ready = self._pending is None and all(watch.synced.is_set() for watch in needed)
+            self._ready = not self._outdated.is_set() and all(each.synced.is_set() for each in self._needed)
         return self._ready
 
     async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
@@ -116,9 +116,9 @@ class ClusterState:
         await self.templates.ensure(namespace, templates)
 
     async def learn(self, namespace: str) -> None:
-        """Asks for the labels of a namespace that is younger than what the watch has told.
+        """Asks for the labels of a namespace that is younger than what the informer has told.
 
-        Raises an ApiError or an UnreachableError if nobody can tell: a policy may be meant for it.
+        Raises an ApiError or an UnreachableError if they cannot be had: a policy may be meant for it.
         """
         labels = _NO_LABELS
         try:
@@ -133,15 +133,17 @@ class ClusterState:
             del self._learned[next(iter(self._learned))]
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for watch in self.watches:
-                    group.create_task(watch.run())
-        finally:
-            if self._pending is not None:
-                self._pending.cancel()
-                self._pending = None
+        """Until it is cancelled. If it fails and is started again, it makes the context that could not be made."""
+        while True:
+            await self._outdated.wait()
+            await asyncio.sleep(max(_SOON_SECONDS, self._cost / _SHARE))
+            try:
+                self._renew()
+            except BaseException:
+                # Deciding by policies that are not in force any more would be worse than not deciding.
+                self._ready = False
+                raise
+            self._outdated.clear()
 
     def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
         labels = self.namespaces.store.get("", namespace)
@@ -160,7 +162,7 @@ class ClusterState:
         if new is not None and new.complaint:
             self._log.warning("a policy is left out", policy=key[1], reason=new.complaint)
         self._policies_changed = True
-        self._touch()
+        self._outdated.set()
 
     def _policies_unknown(self) -> None:
         self._ready = False
@@ -169,29 +171,23 @@ class ClusterState:
         self._learned.pop(key[1], None)
 
     def _gpus_changed(self, _key: Key, _old: object, _new: object) -> None:
-        self._touch()
-
-    def _touch(self) -> None:
-        if self._pending is None:
-            delay = max(_SOON_SECONDS, self._cost / _SHARE)
-            self._pending = asyncio.get_running_loop().call_later(delay, self._renew)
+        self._outdated.set()
 
     def _renew(self) -> None:
         started = time.perf_counter()
-        self._pending = None
         policies = self._context.policies
         if self._policies_changed:
-            self._policies_changed = False
             policies = PolicySet(rule for parsed in self.policies.store.values() for rule in parsed.rules)
             self._labels_matter = any(map(_looks_at_namespace, policies.rules))
         sizes = gpu_sizes.sizes(self.slices.store.values(), self.nodes.store.values()) or KNOWN_GPU_SIZES
-        served = self.templates.watch.served
+        served = self.templates.informer.served
         offered = offers.together(self.offering)
         now = (policies, served, sizes, offered)
         # One more GPU of a known size changes nothing; a new context would only forget what was answered.
         old = self._context
         if now != (old.policies, old.serves_dra, old.gpu_sizes, old.offered):
             self._context = replace(old, policies=policies, serves_dra=served, gpu_sizes=sizes, offered=offered)
+        self._policies_changed = False
         self._cost = time.perf_counter() - started
 
 

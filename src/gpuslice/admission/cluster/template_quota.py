@@ -6,7 +6,7 @@ MOST_UNUSED that no pod is known to use: those that the controller found unused,
 controller has not looked at them yet. That is a limit of their rate as well. Templates that pods use do not count, so a
 namespace may have hundreds of different slices; MOST holds in any case, also while no controller runs.
 
-Each replica counts what its watch tells and what it is making itself. Replicas see each other's templates a moment
+Each replica counts what its informer tells and what it is making itself. Replicas see each other's templates a moment
 late, and can go over the limit by what they make in that moment.
 """
 
@@ -85,7 +85,7 @@ class TemplateQuota:
             self._drop_if_empty(namespace, tally)
 
     def heard(self, key: Key, *, was: bool | None, marked: bool | None, fresh: bool) -> None:
-        """The watch tells whether a template `was` marked as unused and whether it is; None if it is not there.
+        """The informer tells whether a template `was` marked as unused and whether it is; None if it is not there.
 
         `fresh` is whether that is news: what is listed at the start may have been there for long.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.webhook.validation import Verdict
     from gpuslice.http.connection import Handler
     from gpuslice.http.requests import BadRequestError, Request
-    from gpuslice.http.serving_certificate import ServingCertificate
+    from gpuslice.system.health import Answer, Health
 
 _T = TypeVar("_T")
 
@@ -83,26 +83,14 @@ class Routes:
         return handler(request)
 
 
-class Health:
-    """Answers /healthz and /readyz."""
+def add_probes(routes: Routes, health: Health) -> None:
+    """/healthz and /readyz, answered by the loop that reviews: one that is stuck gives no answer."""
+    routes.get(b"/healthz", lambda _: _probe(health.alive()))
+    routes.get(b"/readyz", lambda _: _probe(health.ready()))
 
-    def __init__(self, cluster: Cluster, identity: ServingCertificate) -> None:
-        self._cluster = cluster
-        self._identity = identity
-        self.draining = False
 
-    def add_to(self, routes: Routes) -> None:
-        routes.get(b"/healthz", lambda _: plain(HTTPStatus.OK, "ok"))
-        routes.get(b"/readyz", self._ready)
-
-    def _ready(self, _request: Request) -> Response:
-        if self.draining:
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it is stopping")
-        if not self._identity.loaded:
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it has no certificate yet")
-        if not self._cluster.synced():
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "gpuslice: it has not seen the whole cluster yet")
-        return plain(HTTPStatus.OK, "ok")
+def _probe(answer: Answer) -> Response:
+    return plain(answer.status, answer.text)
 
 
 class Reviews:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gpuslice.admission.webhook.endpoints import Health, Reviews, Routes, add_metrics
+from gpuslice.admission.webhook.endpoints import Reviews, Routes, add_metrics, add_probes
 from gpuslice.admission.webhook.metrics import LOUD_FAULTS, Metrics
 from gpuslice.http import listening
 from gpuslice.http.connection import Connection, Limits, Site
 from gpuslice.http.connection_pool import UNPROVEN_PART, ConnectionPool
 from gpuslice.http.drop_report import DropReport
 from gpuslice.http.streams import PlainStream, TlsStream
+from gpuslice.system.health import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,16 +52,24 @@ class Options:
 
 
 class Webhook:
-    """One server in this process. `stop` ends it in order."""
+    """One server in this process. `stop` ends it in order; `health` has the other parts of the process, too."""
 
     def __init__(
-        self, options: Options, cluster: Cluster, identity: ServingCertificate, metrics: Metrics | None = None
+        self,
+        options: Options,
+        cluster: Cluster,
+        identity: ServingCertificate,
+        metrics: Metrics | None = None,
+        health: Health | None = None,
     ) -> None:
         self._options = options
         self._identity = identity
         self._metrics = metrics or Metrics()
         self._reviews = Reviews(cluster, self._metrics)
-        self._health = Health(cluster, identity)
+        self._health = health or Health()
+        self._health.check("server", self._stopping, liveness=False)
+        self._health.check("certificate", self._no_certificate, liveness=False)
+        self._health.check("cluster", lambda: _unseen(cluster), liveness=False)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -117,8 +126,8 @@ class Webhook:
             self._reviews.close()
 
     async def _drain(self, site: Site, listener: listening.Listener) -> None:
-        """Answers on, but is not ready any more: it takes API servers some time to hear of it."""
-        self._health.draining = site.draining = True
+        """Not ready from now on, but answering: it takes others some time to hear of it."""
+        site.draining = True
         pool, loop = site.pool, asyncio.get_running_loop()
         self._log.info("stopping", connections=len(pool), seconds=self._options.drain_seconds)
         with suppress(TimeoutError):
@@ -133,6 +142,12 @@ class Webhook:
             # The pool may be empty only for a moment: a client that was just accepted is not in it yet.
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
         self._log.info("stopped", unfinished=pool.in_flight)
+
+    def _stopping(self) -> str:
+        return "it is stopping" if self._stop.is_set() else ""
+
+    def _no_certificate(self) -> str:
+        return "" if self._identity.loaded else "there is none to serve with yet"
 
     def _tls_stream(self) -> TlsStream:
         return TlsStream(self._identity.context, self._identity.client_authority)
@@ -165,14 +180,18 @@ class Webhook:
     def _review_routes(self) -> Routes:
         routes = Routes()
         self._reviews.add_to(routes)
-        self._health.add_to(routes)
+        add_probes(routes, self._health)
         return routes
 
     def _metrics_routes(self) -> Routes:
         routes = Routes()
         add_metrics(routes, self._metrics)
-        self._health.add_to(routes)
+        add_probes(routes, self._health)
         return routes
+
+
+def _unseen(cluster: Cluster) -> str:
+    return "" if cluster.synced() else "it has not been seen as a whole yet"
 
 
 def _most_connections(wanted: int) -> int:

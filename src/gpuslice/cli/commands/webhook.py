@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,14 +18,16 @@ from gpuslice.cli.options.settings import settings_option
 from gpuslice.model import quantities
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any, TextIO
 
     from gpuslice.admission.context import Context
-    from gpuslice.admission.webhook.server import Options, Webhook
+    from gpuslice.admission.webhook.cluster_view import Cluster
+    from gpuslice.admission.webhook.server import Options
     from gpuslice.dialects.settings_file import SettingsFile
     from gpuslice.http.serving_certificate import ServingCertificate
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informers
     from gpuslice.model.settings import Settings
     from gpuslice.pki.certificate_keeper import CertificateKeeper
 
@@ -175,15 +176,17 @@ class _Callers:
     authority: Path | None
     names: tuple[str, ...]
 
-    def load(self, identity: ServingCertificate) -> Coroutine[Any, Any, None] | None:
-        """Puts the authority in force, if one is meant. What it returns follows its changes."""
+    def load(self, process: _Process) -> None:
+        """Puts the authority in force, if one is meant, and follows its changes."""
         from gpuslice.http.certificate_files import ClientAuthorityFile
+        from gpuslice.system.supervision import Restart
 
         if self.authority is None:
-            return None
-        file = ClientAuthorityFile(self.authority, self.names, identity)
+            return
+        file = ClientAuthorityFile(self.authority, self.names, process.identity)
         file.load_if_there()
-        return file.follow()
+        # What was loaded last stays in force meanwhile, and following the file needs nothing but the file.
+        process.supervisor.add("client-authority", file.follow, Restart())
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,7 @@ class _OwnCertificates:
     configuration: str
     namespace: str | None
 
-    def keeper(self, api: Api, identity: ServingCertificate) -> CertificateKeeper:
+    def keeper(self, api: Api, informers: Informers, identity: ServingCertificate) -> CertificateKeeper:
         from gpuslice.pki.certificate_keeper import CertificateKeeper, Owner
         from gpuslice.pki.trust import MUTATING, VALIDATING
 
@@ -203,26 +206,66 @@ class _OwnCertificates:
             names=self.hosts,
             configurations=[(MUTATING, self.configuration), (VALIDATING, self.configuration)],
         )
-        return CertificateKeeper(api, owner, identity.set_certificate)
+        return CertificateKeeper(api, informers, owner, identity.set_certificate)
+
+
+class _Process:
+    """What all parts of the process share."""
+
+    def __init__(self) -> None:
+        from gpuslice.admission.webhook.metrics import Metrics
+        from gpuslice.http.serving_certificate import ServingCertificate
+        from gpuslice.system.health import Health
+        from gpuslice.system.supervision import SupervisionMetrics, Supervisor
+
+        self.identity: Final = ServingCertificate()
+        self.metrics: Final = Metrics()
+        self.health: Final = Health()
+        self.supervision: Final = SupervisionMetrics(self.metrics.registry)
+        self.supervisor: Final = Supervisor(self.health, self.supervision)
+
+    def load_files(self, certificate: Path, key: Path) -> None:
+        """Serves with a certificate from files, and follows their changes."""
+        from gpuslice.http.certificate_files import CertificateFiles
+        from gpuslice.system.supervision import Restart
+
+        files = CertificateFiles(certificate, key, self.identity)
+        files.load()
+        # As for the client authority.
+        self.supervisor.add("certificate-files", files.follow, Restart())
+
+    async def serve(
+        self, options: Options, cluster: Cluster, *, templates_created: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Until a signal. If a part fails that ends the process, reviews that have begun are answered first."""
+        from gpuslice.admission.webhook.server import Webhook
+
+        webhook = Webhook(options, cluster, self.identity, self.metrics, self.health)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, webhook.stop)
+        loop.add_signal_handler(signal.SIGINT, lambda: webhook.stop(hurry=True))
+        _settle()
+        serving = webhook.run(_say_ready, templates_created=templates_created)
+        await self.supervisor.run(_drain_if_cancelled(serving, webhook.stop))
+
+
+async def _drain_if_cancelled(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
+    task = asyncio.create_task(serving)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop()
+        await task
+        raise
 
 
 async def _serve_alone(options: Options, callers: _Callers, files: tuple[Path, Path], context: Context) -> None:
     from gpuslice.admission.webhook.cluster_view import StaticCluster
-    from gpuslice.admission.webhook.server import Webhook
-    from gpuslice.http.certificate_files import CertificateFiles
-    from gpuslice.http.serving_certificate import ServingCertificate
 
-    identity = ServingCertificate()
-    certificates = CertificateFiles(*files, identity)
-    certificates.load()
-    following = callers.load(identity)
-    webhook = Webhook(options, StaticCluster(context), identity)
-    async with AsyncExitStack() as beside:
-        _run_beside(beside, webhook, certificates.follow())
-        if following is not None:
-            _run_beside(beside, webhook, following)
-        _settle(webhook)
-        await webhook.run(_say_ready)
+    process = _Process()
+    process.load_files(*files)
+    callers.load(process)
+    await process.serve(options, StaticCluster(context))
 
 
 async def _serve_cluster(
@@ -233,28 +276,35 @@ async def _serve_cluster(
     settings: Settings,
 ) -> None:
     from gpuslice.admission.cluster.state import ClusterState
-    from gpuslice.admission.webhook.server import Webhook
-    from gpuslice.http.certificate_files import CertificateFiles
-    from gpuslice.http.serving_certificate import ServingCertificate
     from gpuslice.kube import credentials
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informers
+    from gpuslice.kube.reconciler import Manager
+    from gpuslice.system.supervision import Restart
 
-    identity = ServingCertificate()
-    async with AsyncExitStack() as beside:
-        api = await beside.enter_async_context(Api(credentials.load(kubeconfig, os.environ), "webhook"))
-        state = ClusterState(api, settings, excluded=_excluded_namespaces(api, kubeconfig))
-        webhook = Webhook(options, state, identity)
-        if (following := callers.load(identity)) is not None:
-            _run_beside(beside, webhook, following)
+    process = _Process()
+    async with Api(credentials.load(kubeconfig, os.environ), "webhook") as api:
+        informers = Informers(api)
+        state = ClusterState(api, informers, settings, excluded=_excluded_namespaces(api, kubeconfig))
+        callers.load(process)
+        reconcilers = []
         if isinstance(source, _OwnCertificates):
-            _run_beside(beside, webhook, source.keeper(api, identity).run())
+            reconcilers.append(source.keeper(api, informers, process.identity))
         else:
-            certificates = CertificateFiles(*source, identity)
-            certificates.load()
-            _run_beside(beside, webhook, certificates.follow())
-        _run_beside(beside, webhook, state.run())
-        _settle(webhook)
-        await webhook.run(_say_ready, templates_created=lambda: state.templates.created)
+            process.load_files(*source)
+        manager = Manager(
+            informers,
+            process.health,
+            process.metrics.registry,
+            reconcilers,
+            supervision=process.supervision,
+            needs_server=False,
+        )
+        manager.add_to(process.supervisor)
+        # The state says itself that it is not synced while no context can be made, and reviews are not answered by an
+        # old one; the informers know everything that the next try needs.
+        process.supervisor.add("cluster-state", state.run, Restart(shortest=0.2, longest=5.0))
+        await process.serve(options, state, templates_created=lambda: state.templates.created)
 
 
 def _excluded_namespaces(api: Api, kubeconfig: Path | None) -> tuple[str, ...]:
@@ -265,32 +315,12 @@ def _excluded_namespaces(api: Api, kubeconfig: Path | None) -> tuple[str, ...]:
     return EXCLUDED_NAMESPACES if kubeconfig is not None else (*EXCLUDED_NAMESPACES, api.namespace)
 
 
-def _settle(webhook: Webhook) -> None:
+def _settle() -> None:
     """What concerns the process as a whole."""
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, webhook.stop)
-    loop.add_signal_handler(signal.SIGINT, lambda: webhook.stop(hurry=True))
     sys.setswitchinterval(_SWITCH_SECONDS)
     # What is loaded stays: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
-
-
-def _run_beside(stack: AsyncExitStack, webhook: Webhook, work: Coroutine[Any, Any, None]) -> None:
-    """Runs it as long as the webhook. If it fails, so does the webhook: a new process starts with a clean slate."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(lambda done: None if done.cancelled() else webhook.stop())
-
-    async def end() -> None:
-        failed = task.done()
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            if failed:
-                raise
-
-    stack.push_async_callback(end)
 
 
 def _context(policies: tuple[TextIO, ...], settings: Settings) -> Context:

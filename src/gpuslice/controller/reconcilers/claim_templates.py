@@ -14,15 +14,14 @@ people.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gpuslice.admission.cluster.claim_templates import (
     ADMISSION,
@@ -35,20 +34,26 @@ from gpuslice.admission.cluster.claim_templates import (
 )
 from gpuslice.admission.cluster.template_quota import MOST_UNUSED
 from gpuslice.controller.reconcilers.template_references import References, list_referenced
-from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.errors import ApiError
+from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, ObjectMetadata
-from gpuslice.kube.watching import Watch
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client.core import Metric
 
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.store import Key
 
 DEFAULT_GRACE: Final = 600.0
 #: Unused templates of one namespace that are kept for longer than the shortest grace.
 _MOST_KEPT: Final = MOST_UNUSED // 2
 _INTERVAL_SECONDS: Final = 30.0
+#: The one key there is: templates are looked at together, because how long one stays depends on how many there are.
+_ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +73,31 @@ class Due:
     version: str
 
 
-class Sweeper:
-    """Looks at all templates now and then."""
+class ClaimTemplates(Reconciler[str]):
+    """Looks at all templates now and then.
 
-    def __init__(self, api: Api, *, grace: float = DEFAULT_GRACE, clock: Callable[[], float] = time.monotonic) -> None:
+    No change of a template or a pod is a reason to look: a template that was just made waits for its pod.
+    """
+
+    name: ClassVar[str] = "claim-templates"
+
+    def __init__(
+        self,
+        api: Api,
+        informers: Informers,
+        *,
+        grace: float = DEFAULT_GRACE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if grace < MINIMUM_GRACE:
             raise ValueError(
                 f"templates must be kept for at least {MINIMUM_GRACE:.0f} s after their last use, not {grace:.0f}: "
                 "a pod may be on its way that needs one"
             )
         self.removed = 0
-        self.references: Final = References(api)
-        self.watch: Final[Watch[ObjectMetadata, _Template]] = Watch(
-            api, RESOURCE_CLAIM_TEMPLATES, ObjectMetadata, _read, labels=LABELS
+        self.references: Final = References(informers)
+        self.templates: Final[Informer[_Template]] = informers.informer(
+            RESOURCE_CLAIM_TEMPLATES, ObjectMetadata, _read, labels=LABELS
         )
         self._api = api
         self._grace = grace
@@ -89,30 +106,35 @@ class Sweeper:
         self._marked: dict[Key, tuple[str, float]] = {}
         self._log = structlog.get_logger()
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.references.watch.run())
-            group.create_task(self.watch.run())
-            await self.references.watch.synced.wait()
-            await self.watch.synced.wait()
-            while True:
-                try:
-                    await self.sweep()
-                except (ApiError, UnreachableError) as error:
-                    self._log.warning("templates are not swept; trying again", error=str(error))
-                await asyncio.sleep(_INTERVAL_SECONDS)
+    def triggers(self) -> Iterator[Trigger[str]]:
+        for informer in (self.references.pods, self.templates):
+            yield Trigger(informer, lambda _key, _old, _new: ())
+
+    def first_keys(self) -> Iterable[str]:
+        return (_ALL,)
+
+    async def reconcile(self, _key: str) -> float:
+        await self.sweep()
+        return _INTERVAL_SECONDS
+
+    def metrics(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "gpuslice_templates", "Claim templates that admission made.", value=len(self.templates.store)
+        )
+        yield CounterMetricFamily(
+            "gpuslice_templates_removed", "Claim templates removed because no pod used them.", value=self.removed
+        )
 
     async def sweep(self) -> None:
         """One round: mark, unmark, remove."""
-        if not (self.watch.heard_within(STALENESS) and self.references.watch.heard_within(STALENESS)):
+        if not (self.templates.heard_within(STALENESS) and self.references.pods.heard_within(STALENESS)):
             return  # what we know is too old to judge by
         await self.remove(await self.mark())
 
     async def mark(self) -> list[Due]:
         """Marks what is unused, unmarks what is used again, and finds those whose time is over."""
         due = []
-        templates = self.watch.store.items()
+        templates = self.templates.store.items()
         known = dict(templates)
         self._marked = {key: seen for key, seen in self._marked.items() if key in known}
         self.references.seen &= known.keys()
@@ -143,7 +165,7 @@ class Sweeper:
                     await self.delete(template)
 
     async def delete(self, due: Due) -> bool:
-        """False if it is not what it was: somebody needs it, or was faster."""
+        """False if it is not what it was: a pod needs it again, or it is gone already."""
         try:
             await self._api.delete(
                 RESOURCE_CLAIM_TEMPLATES,
@@ -160,13 +182,13 @@ class Sweeper:
         return True
 
     async def _annotate(self, key: Key, template: _Template, *, unused: bool) -> None:
-        since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if unused else None
+        since = timestamps.time() if unused else None
         changes = {"metadata": {"resourceVersion": template.version, "annotations": {UNUSED_SINCE: since}}}
         namespace, name = key
         try:
             await self._api.merge(RESOURCE_CLAIM_TEMPLATES, name, changes, namespace=namespace)
         except ApiError as error:
-            # It is gone, or somebody changed it: the next round sees how.
+            # It is gone, or it changed meanwhile: the next round sees how.
             if not (error.conflict or error.not_found):
                 raise
 

@@ -2,89 +2,75 @@
 while no webhook answers.
 
 The conditions `Accepted` and `HeldWithoutWebhook` are all we write; they are written when they are not what they should
-be, whoever changed them.
+be, also after another program changed them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
-import structlog
+from prometheus_client.core import GaugeMetricFamily
 
-from gpuslice.kube.backoff import Backoff
-from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder, Regarding
-from gpuslice.kube.watching import Watch
-from gpuslice.policies import schema, stored_policies
-from gpuslice.policies.stored_policies import SLICE_POLICIES, Condition, ParsedPolicy, StoredPolicy
+from gpuslice.kube.reconciler import Reconciler, Trigger
+from gpuslice.policies import schema
+from gpuslice.policies.stored_policies import SLICE_POLICIES, Condition
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from prometheus_client.core import Metric
+
+    from gpuslice.controller.followed_policies import FollowedPolicy
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer
     from gpuslice.kube.store import Key
+    from gpuslice.policies.stored_policies import ParsedPolicy
 
 ACCEPTED: Final = "Accepted"
 HELD_WITHOUT_WEBHOOK: Final = "HeldWithoutWebhook"
 _LONGEST_MESSAGE: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedPolicy:
-    """A policy as it is now, and what its status says of it."""
+class HeldPolicies(Protocol):
+    """Knows which policies the API server holds while no webhook answers."""
 
-    parsed: ParsedPolicy
-    conditions: tuple[Condition, ...]
+    def holds(self, policy: ParsedPolicy) -> bool: ...
+
+    def on_held_changed(self, listener: Callable[[], None]) -> None:
+        """Calls it when another answer of `holds` may be right."""
 
 
-class PolicyStatus:
-    """Follows all policies and answers each."""
+class PolicyStatus(Reconciler[str]):
+    """Answers each policy; keys are their names. Without `held`, nothing is said about an absent webhook."""
 
-    def __init__(self, api: Api, recorder: Recorder) -> None:
-        #: Whether the API server holds a policy while no webhook answers. None: nobody here knows.
-        self.holds: Callable[[ParsedPolicy], bool] | None = None
-        self.watch: Final[Watch[StoredPolicy, FollowedPolicy]] = Watch(api, SLICE_POLICIES, StoredPolicy, self._read)
-        self.watch.store.listen(self._changed)
+    name: ClassVar[str] = "policy-status"
+    longest_wait: ClassVar[float] = 30.0
+
+    def __init__(
+        self, api: Api, policies: Informer[FollowedPolicy], recorder: Recorder, held: HeldPolicies | None = None
+    ) -> None:
         self._api = api
+        self._policies = policies
         self._recorder = recorder
-        self._waiting: dict[str, None] = {}
-        self._wake = asyncio.Event()
-        self._log = structlog.get_logger()
+        self._held = held
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many are accepted, and how many are not."""
-        refused = sum(bool(policy.parsed.complaint) for policy in self.watch.store.values())
-        return len(self.watch.store) - refused, refused
+    def triggers(self) -> Iterator[Trigger[str]]:
+        yield Trigger(self._policies, _name_unless_gone)
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.watch.run())
-            await self._answer_all()
+    def attach(self, add: Callable[[str], None]) -> None:
+        def add_all() -> None:
+            for _, name in self._policies.store:
+                add(name)
 
-    async def _answer_all(self) -> None:
-        backoff = Backoff()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            for name in list(self._waiting):
-                try:
-                    await self._answer(name)
-                except (ApiError, UnreachableError) as error:
-                    self._log.warning("a policy's status is not written; trying again", policy=name, error=str(error))
-                    self._wake.set()
-                    await backoff.wait()
-                else:
-                    backoff.reset()
+        if self._held is not None:
+            self._held.on_held_changed(add_all)
 
-    async def _answer(self, name: str) -> None:
-        self._waiting.pop(name, None)
-        policy = self.watch.store.get("", name)
+    async def reconcile(self, key: str) -> None:
+        policy = self._policies.store.get("", key)
         if policy is None:
             return
         current = {each.type: each for each in policy.conditions}
@@ -93,49 +79,34 @@ class PolicyStatus:
             return
         conditions = list((current | wanted).values())
         try:
-            await self._api.merge(SLICE_POLICIES, name, {"status": {"conditions": conditions}}, part="status")
+            await self._api.merge(SLICE_POLICIES, key, {"status": {"conditions": conditions}}, part="status")
         except ApiError as error:
             if not error.not_found:
-                self._waiting[name] = None
                 raise
-        except UnreachableError:
-            self._waiting[name] = None
-            raise
+            return
         accepted = wanted[ACCEPTED]
         if accepted.status == "False" and accepted != current.get(ACCEPTED):
-            self._recorder.record(
-                Regarding(
-                    api_version=schema.API_VERSION,
-                    kind=schema.KIND,
-                    name=name,
-                    uid=policy.parsed.uid,
-                ),
-                "Warning",
-                accepted.reason,
-                "Read",
-                accepted.message,
-            )
+            regarding = Regarding(api_version=schema.API_VERSION, kind=schema.KIND, name=key, uid=policy.parsed.uid)
+            self._recorder.record(regarding, "Warning", accepted.reason, "Read", accepted.message)
 
-    def look_again(self) -> None:
-        """At all of them: what `holds` says may have changed."""
-        self._waiting |= {name: None for _, name in self.watch.store}
-        self._wake.set()
+    def metrics(self) -> Iterator[Metric]:
+        refused = sum(bool(policy.parsed.complaint) for policy in self._policies.store.values())
+        policies = GaugeMetricFamily(
+            "gpuslice_policies", "SlicePolicies, by whether they are in force.", labels=["state"]
+        )
+        policies.add_metric(["accepted"], len(self._policies.store) - refused)
+        policies.add_metric(["refused"], refused)
+        yield policies
 
     def _conditions(self, parsed: ParsedPolicy, current: dict[str, Condition]) -> list[Condition]:
         said = [_accepted(parsed)]
-        if self.holds is not None:
-            said.append(_held(parsed, held=self.holds(parsed)))
+        if self._held is not None:
+            said.append(_held_without_webhook(parsed, held=self._held.holds(parsed)))
         return [_dated(each, current.get(each.type)) for each in said]
 
-    def _read(self, stored: StoredPolicy) -> FollowedPolicy:
-        known = self.watch.store.get("", stored.metadata.name)
-        parsed = stored_policies.parse(stored, known.parsed if known is not None else None)
-        return FollowedPolicy(parsed, stored.status.conditions)
 
-    def _changed(self, key: Key, _old: FollowedPolicy | None, new: FollowedPolicy | None) -> None:
-        if new is not None:
-            self._waiting[key[1]] = None
-            self._wake.set()
+def _name_unless_gone(key: Key, _old: object, new: object) -> tuple[str, ...]:
+    return (key[1],) if new is not None else ()
 
 
 def _accepted(parsed: ParsedPolicy) -> Condition:
@@ -148,7 +119,7 @@ def _accepted(parsed: ParsedPolicy) -> Condition:
     )
 
 
-def _held(parsed: ParsedPolicy, *, held: bool) -> Condition:
+def _held_without_webhook(parsed: ParsedPolicy, *, held: bool) -> Condition:
     """Says nothing that changes with other policies or namespaces: it would be written for each of them."""
     refusing = [rule.name for rule in parsed.rules if rule.refuses_unreviewed]
     if not refusing:
@@ -174,6 +145,4 @@ def _held(parsed: ParsedPolicy, *, held: bool) -> Condition:
 def _dated(wanted: Condition, current: Condition | None) -> Condition:
     """Since when it is so."""
     since = current.last_transition_time if current is not None and current.status == wanted.status else ""
-    return msgspec.structs.replace(
-        wanted, last_transition_time=since or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
+    return msgspec.structs.replace(wanted, last_transition_time=since or timestamps.time())

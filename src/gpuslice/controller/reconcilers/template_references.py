@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,10 +9,10 @@ import msgspec
 from gpuslice.admission.pod_annotations import PREFIX
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import PODS, Metadata
-from gpuslice.kube.watching import Watch
 
 if TYPE_CHECKING:
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.store import Key
 
 #: A pod that has ended makes no more claims.
@@ -63,25 +62,18 @@ async def list_referenced(api: Api, namespace: str) -> set[str]:
 
 
 class References:
-    """Counts them as pods come and go. `watch` must run."""
+    """Which templates the pods refer to, as pods come and go."""
 
-    def __init__(self, api: Api) -> None:
-        self.watch: Final[Watch[PodClaims, frozenset[str]]] = Watch(api, PODS, PodClaims, templates_of)
-        self.watch.store.listen(self._changed)
-        #: Those that some pod has referred to since the watch began. The user of this object removes what is gone.
+    def __init__(self, informers: Informers) -> None:
+        self.pods: Final[Informer[frozenset[str]]] = informers.informer(PODS, PodClaims, templates_of)
+        self._by_template = self.pods.store.index(lambda key, names: [(key[0], name) for name in names])
+        self.pods.store.listen(self._pod_changed)
+        #: Templates that some pod has referred to since the informer began. The user of this object removes what is
+        #: gone.
         self.seen: set[Key] = set()
-        self._counts: Counter[Key] = Counter()
 
     def has(self, template: Key) -> bool:
-        return template in self._counts
+        return template in self._by_template
 
-    def _changed(self, key: Key, old: frozenset[str] | None, new: frozenset[str] | None) -> None:
-        namespace, _ = key
-        needed = {(namespace, name) for name in new or ()}
-        self.seen |= needed
-        self._counts.update(needed)
-        for name in old or ():
-            template = (namespace, name)
-            self._counts[template] -= 1
-            if not self._counts[template]:
-                del self._counts[template]
+    def _pod_changed(self, key: Key, _old: frozenset[str] | None, new: frozenset[str] | None) -> None:
+        self.seen |= {(key[0], name) for name in new or ()}

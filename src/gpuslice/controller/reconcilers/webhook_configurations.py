@@ -6,7 +6,7 @@ to cert-manager: they are carried over from what is there, with its version as a
 undoes what the other did. A configuration that was deleted comes back with the last bundle that was seen, so that the
 API server can call its webhooks at once.
 
-Whoever uninstalls gpuslice deletes the configurations, too: they stay deleted when the webhook's Service, or the whole
+To uninstall gpuslice is to delete the configurations, too: they stay deleted when the webhook's Service, or the whole
 namespace, is gone or about to go. What is restored belongs to the namespace, and goes with it.
 """
 
@@ -16,35 +16,43 @@ import asyncio
 import copy
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gpuslice.admission.registration import webhook_configurations
 from gpuslice.admission.registration.unreviewed import RefusingNamespaces, refusing_namespaces
 from gpuslice.admission.registration.webhook_configurations import NAME, Service, Webhooks
 from gpuslice.kube import api as calls
-from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.events import Recorder, Regarding
+from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import NAMESPACES, SERVICES, Metadata, ObjectMetadata, Resource
-from gpuslice.kube.watching import Watch
 from gpuslice.model.errors import GpusliceError
 from gpuslice.pki.trust import MUTATING, VALIDATING
+from gpuslice.system.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from gpuslice.controller.reconcilers.policy_status import FollowedPolicy
+    from prometheus_client.core import Metric
+
+    from gpuslice.controller.followed_policies import FollowedPolicy
     from gpuslice.kube.api import Api
+    from gpuslice.kube.informers import Informer, Informers
     from gpuslice.policies.stored_policies import ParsedPolicy
 
 Object = dict[str, Any]
 
 _KINDS: Final = {MUTATING: "MutatingWebhookConfiguration", VALIDATING: "ValidatingWebhookConfiguration"}
-#: Nobody tells when a Service that is missing comes back.
+#: No informer tells when a Service that is missing comes back.
 _SECONDS_UNTIL_INSTALLED: Final = 2.0
+#: Another program wrote first, and the informer is about to tell what. If it does not, this does.
+_SECONDS_AFTER_A_LOST_RACE: Final = 0.5
+#: Until policies that are being listed anew are known again.
+_SECONDS_UNTIL_LISTED: Final = 0.1
 #: Between two looks at least, so that many changes become one write.
 _PAUSE_SECONDS: Final = 0.05
 #: When another program insists on its own version, each write waits longer than the one before; until it has been
@@ -79,22 +87,25 @@ class _Own(msgspec.Struct, frozen=True):
 
 
 class _NotInstalledError(GpusliceError):
-    """Raised when there is nobody whom a configuration could name: gpuslice is being removed, or never was here."""
+    """Raised when there is no webhook that a configuration could name: gpuslice is being removed, or never was here."""
 
     def __init__(self) -> None:
         super().__init__("they are missing, and so is the webhook that they would name")
 
 
-class WebhookConfigurations:
-    """Both configurations. `settled` is called when what `state` says about policies may have changed."""
+class WebhookConfigurations(Reconciler[str]):
+    """Both configurations. The one key is their name: both follow from the same policies and namespaces."""
+
+    name: ClassVar[str] = "webhook-configurations"
+    longest_wait: ClassVar[float] = 30.0
 
     def __init__(
         self,
         api: Api,
+        informers: Informers,
+        policies: Informer[FollowedPolicy],
         recorder: Recorder,
         installation: Installation,
-        policies: Watch[Any, FollowedPolicy],
-        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self.restored = 0
         #: Why the configurations are not as they should be; empty if they are.
@@ -104,21 +115,18 @@ class WebhookConfigurations:
         self._recorder = recorder
         self._installation = installation
         self._policies = policies
-        self._settled = settled
-        self._namespaces: Watch[ObjectMetadata, Mapping[str, str]] = Watch(
-            api, NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
+        self._held_listeners: list[Callable[[], None]] = []
+        self._namespaces: Informer[Mapping[str, str]] = informers.informer(
+            NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
         )
-        self._found: dict[Resource, Watch[_Configuration, _Configuration]] = {
-            resource: Watch(
-                api, resource, _Configuration, lambda found: found, fields=f"metadata.name={installation.name}"
+        self._found: dict[Resource, Informer[_Configuration]] = {
+            resource: informers.informer(
+                resource, _Configuration, lambda found: found, fields=f"metadata.name={installation.name}"
             )
             for resource in _KINDS
         }
-        self._changed = asyncio.Event()
-        for watch in self._found.values():
-            watch.store.listen(self._remember_bundle)
-        for watch in (policies, *self.watches):
-            watch.store.listen(lambda *_: self._changed.set())
+        for informer in self._found.values():
+            informer.store.listen(self._remember_bundle)
         #: The policies that the configurations were last written for.
         self._held: frozenset[ParsedPolicy] = frozenset()
         self._wanted: dict[Resource, Object] = {}
@@ -129,59 +137,70 @@ class WebhookConfigurations:
         self._pause = Backoff(_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._log = structlog.get_logger()
 
-    @property
-    def watches(self) -> tuple[Watch[Any, Any], ...]:
-        return self._namespaces, *self._found.values()
+    def triggers(self) -> Iterator[Trigger[str]]:
+        watched: list[Informer[Any]] = [self._policies, self._namespaces, *self._found.values()]
+        for informer in watched:
+            yield Trigger(informer, lambda _key, _old, _new: self.first_keys())
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for watch in self.watches:
-                group.create_task(watch.run())
-            for watch in self.watches:
-                await watch.synced.wait()
-            await self._keep()
+    def first_keys(self) -> Iterable[str]:
+        return (self._installation.name,)
 
     def holds(self, policy: ParsedPolicy) -> bool:
         """Whether the API server refuses the policy's unreviewed pods by now."""
         return policy in self._held
 
-    async def _keep(self) -> None:
-        backoff = Backoff()
-        while True:
-            # While policies are being listed anew, nobody knows them: what was written stays.
-            await self._policies.synced.wait()
-            self._changed.clear()
-            restored = self.restored
-            try:
-                await self._reconcile()
-            except _NotInstalledError as error:
-                self._tell(str(error))
-                await asyncio.sleep(_SECONDS_UNTIL_INSTALLED)
-                continue
-            except (ApiError, UnreachableError) as error:
-                if not isinstance(error, ApiError) or not (error.conflict or error.not_found):
-                    self._tell(f"they cannot be written: {error}")
-                # Else somebody was faster: the watch is about to tell who, and what is to be done then.
-                await backoff.wait()
-                continue
-            backoff.reset()
-            await (self._pause.wait() if self.restored > restored else asyncio.sleep(_PAUSE_SECONDS))
-            await self._changed.wait()
+    def on_held_changed(self, listener: Callable[[], None]) -> None:
+        """Calls it when another answer of `holds` may be right."""
+        self._held_listeners.append(listener)
 
-    async def _reconcile(self) -> None:
+    async def reconcile(self, _key: str) -> float | None:
+        if not self._policies.synced.is_set():
+            return _SECONDS_UNTIL_LISTED  # the policies are unknown meanwhile: what was written stays
+        restored = self.restored
+        try:
+            await self._write()
+        except _NotInstalledError as error:
+            self._conclude(str(error))
+            return _SECONDS_UNTIL_INSTALLED
+        except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and (error.conflict or error.not_found):
+                return _SECONDS_AFTER_A_LOST_RACE
+            self._conclude(f"they cannot be written: {error}")
+            raise
+        # The queue hands the key out again when this returns, so the pause makes many changes one write.
+        await (self._pause.wait() if self.restored > restored else asyncio.sleep(_PAUSE_SECONDS))
+        return None
+
+    def unready(self) -> str:
+        return f"the webhook configurations are not as they should be: {self.problem}" if self.problem else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "gpuslice_webhook_configurations_in_order",
+            "1 if the webhook configurations are as they should be, as far as this controller leads and knows.",
+            value=int(not self.problem),
+        )
+        yield CounterMetricFamily(
+            "gpuslice_webhook_configurations_restored",
+            "Times that a webhook configuration was written again that had been deleted or changed by hand.",
+            value=self.restored,
+        )
+
+    async def _write(self) -> None:
         policies = frozenset(policy.parsed for policy in self._policies.store.values())
         await self._work_out(policies)
         for resource in _KINDS:
             await self._settle(resource)
-        self._tell("", policies)
+        self._conclude("", policies)
 
-    def _tell(self, problem: str, held: frozenset[ParsedPolicy] = frozenset()) -> None:
+    def _conclude(self, problem: str, held: frozenset[ParsedPolicy] = frozenset()) -> None:
+        """Notes how the configurations are now, and says so where that is news."""
         if problem and problem != self.problem:
             self._log.warning("the webhook configurations are not as they should be", problem=problem)
         if (problem, held) != (self.problem, self._held):
             self.problem, self._held = problem, held
-            self._settled()
+            for listener in self._held_listeners:
+                listener()
 
     async def _work_out(self, policies: frozenset[ParsedPolicy]) -> None:
         webhooks = self._installation.webhooks
@@ -206,11 +225,11 @@ class WebhookConfigurations:
         by_hand = self._settled_as.get(resource) is wanted
         if found is None:
             await self._create(resource, wanted, await self._find_owner())
-            self._tell_restored(resource, "it was missing")
+            self._record_restored(resource, "it was missing")
         elif different := _differences(found, wanted):
             await self._change(resource, found, wanted)
             if by_hand:
-                self._tell_restored(resource, f"{', '.join(different)} had been changed")
+                self._record_restored(resource, f"{', '.join(different)} had been changed")
             else:
                 self._log.info(
                     "the webhook configuration follows the policies",
@@ -259,7 +278,7 @@ class WebhookConfigurations:
             raise _NotInstalledError
         return {"apiVersion": "v1", "kind": "Namespace", "name": name, "uid": home.metadata.uid}
 
-    def _tell_restored(self, resource: Resource, why: str) -> None:
+    def _record_restored(self, resource: Resource, why: str) -> None:
         self.restored += 1
         if time.monotonic() - self._last_restored > _QUIET_SECONDS:
             self._pause.reset()
@@ -281,7 +300,7 @@ def _bundles(configuration: _Configuration) -> dict[str, str]:
 
 
 def _differences(found: _Configuration, wanted: Object) -> list[str]:
-    """What is to be written, in words. The bundles are somebody else's."""
+    """What is to be written, in words. The bundles belong to other writers."""
     there = {webhook.get("name", ""): _without_bundle(webhook) for webhook in found.webhooks}
     should = {webhook["name"]: webhook for webhook in wanted["webhooks"]}
     different = [name for name in sorted(there.keys() | should.keys()) if there.get(name) != should.get(name)]
