@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuslice.admission.backends import dra
@@ -24,7 +25,7 @@ from tests.cluster.conftest import cluster, namespace  # noqa: F401 - fixtures
 from tests.cluster.kube.support import Told, reach, running
 from tests.cluster.served import Served, created, serving
 from tests.unit.admission.making import Object, container, pod, review_of
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,3 +238,32 @@ async def test_the_content_of_a_template_cannot_be_changed(cluster: Cluster, nam
         changes = {"spec": _disguised(template, labelled=True)["spec"]}
         with pytest.raises(ApiError, match="immutable"):
             await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, changes, namespace=namespace)
+
+
+async def test_a_template_that_is_nested_deep_stops_no_webhook(cluster: Cluster, namespace: str) -> None:  # noqa: F811
+    """The parameters of a claim are any JSON of at most 10 KiB, and the API server takes it as deep as that allows."""
+    deep, other = _template(5), _template(6)
+    document = deep.document(namespace)
+    parameters = msgspec.Raw(b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}")
+    document["spec"]["spec"]["devices"]["config"] = [{"opaque": {"driver": "tenant.example", "parameters": parameters}}]
+    async with reach(cluster) as api:
+        informers = Informers(api)
+        templates = Templates(api, informers)
+        async with running(informers.run()):
+            await informers.wait_for_sync()
+            told = Told(templates.informer.store)
+            await api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
+            await told.until(lambda store: store.get(namespace, deep.name))
+            await Templates(api, Informers(api)).ensure(namespace, [other])
+            await told.until(lambda store: store.get(namespace, other.name))
+            with pytest.raises(TemplateError, match="another content"):
+                await templates.ensure(namespace, [deep])
+        # One that starts now has it in its list.
+        later = Informers(api)
+        known = Templates(api, later).informer
+        async with running(later.run()):
+            await asyncio.wait_for(known.synced.wait(), PATIENCE_SECONDS)
+            assert known.store.get(namespace, other.name) is not None
+            assert known.store.get(namespace, deep.name) is not None
+        with pytest.raises(TemplateError, match="another content"):
+            await Templates(api, Informers(api)).ensure(namespace, [deep])

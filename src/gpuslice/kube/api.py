@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from gpuslice.kube import credentials
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, CredentialsError, UnreachableError
 from gpuslice.kube.transport import Transport, TransportError
 
@@ -143,7 +144,7 @@ class Api:
     @staticmethod
     def _read(answer: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(answer, type=kind)
+            return decoder(kind)(answer)
         except msgspec.DecodeError as error:
             raise ApiError(200, "Undecodable", f"the API server's answer makes no sense: {error}") from None
 

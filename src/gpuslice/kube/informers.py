@@ -25,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gpuslice.kube import api as calls
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import HasMetadata, ObjectMetadata
 from gpuslice.kube.store import Key, SharedStore
@@ -56,7 +57,7 @@ class Informer(Generic[V]):
         self.failures = 0
         self.metadata_only: Final = kind is ObjectMetadata
         self._watch = watch
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode = decoder(kind)
         self._project = project
         self._log = structlog.get_logger().bind(resource=watch.resource.plural)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuslice.kube import api as calls
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_List).decode
+_decode: Final = decoder(_List)
 
 
 async def pages(

@@ -20,11 +20,12 @@ import msgspec
 import structlog
 
 from gpuslice.kube import api as calls
-from gpuslice.kube.backoff import Backoff
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import HasMetadata, Metadata, ObjectMetadata
 from gpuslice.kube.store import Key, Store
+from gpuslice.system.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +62,8 @@ class _Bookmark(msgspec.Struct):
 
 
 decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
-decode_change: Final = msgspec.json.Decoder(_Change).decode
-decode_metadata: Final = msgspec.json.Decoder(ObjectMetadata).decode
+decode_change: Final = decoder(_Change)
+decode_metadata: Final = decoder(ObjectMetadata)
 
 
 class Watch(Generic[ObjectT, V]):
@@ -96,7 +97,7 @@ class Watch(Generic[ObjectT, V]):
         self._api = api
         self._path = resource.path(namespace)
         self._project = project
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode = decoder(kind)
         metadata_only = kind is ObjectMetadata
         self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
         self._accept = calls.METADATA if metadata_only else calls.JSON

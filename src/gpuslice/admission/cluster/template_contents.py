@@ -1,6 +1,6 @@
 """What a claim template asks for, so that a template that is there can be compared with the one that a pod needs.
 
-A template is found by its name, and whoever may create templates in a namespace can put another content under that
+A template is found by its name, and a user who may create templates in a namespace can put another content under that
 name. A pod of another user would then get another slice than admission decided. The fields below are all that decides
 what a claim gets; fields that a later Kubernetes may add, and fill in by itself, are not compared. A template's spec is
 immutable, so one comparison for each object is enough.
@@ -59,7 +59,8 @@ class _Constraint(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
 class _Claim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     requests: list[_Request] | None = None
     constraints: list[_Constraint] | None = None
-    config: list[Any] | None = None
+    #: Gpuslice gives none. Not decoded: the parameters in it are any JSON, as deep as its author likes.
+    config: list[msgspec.Raw] | None = None
 
 
 class ClaimSpec(msgspec.Struct, frozen=True, gc=False):
