@@ -10,11 +10,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.http.serving_certificate import CertificateError, ServingCertificate, expiry
+from gpuslice.http.serving_certificate import CertificateError, ServingCertificate
 from tests.webhook.support import NO_GPU, Authority, Client, eventually
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _KEY_PEM = _KEY.private_bytes(
 )
 
 
-def certificate_until(end: dt.datetime) -> bytes:
+def certificate_until(end: dt.datetime, *extensions: x509.ExtensionType) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x" * 60)])
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -38,9 +38,10 @@ def certificate_until(end: dt.datetime) -> bytes:
         .serial_number(x509.random_serial_number())
         .not_valid_before(end - dt.timedelta(days=1))
         .not_valid_after(end)
-        .sign(_KEY, hashes.SHA256())
     )
-    return made.public_bytes(serialization.Encoding.PEM)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(_KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def shown(client: Client) -> bytes:
@@ -114,7 +115,18 @@ def test_the_metrics_tell_when_the_certificate_ends(server: ServerThread) -> Non
 @given(st.datetimes(dt.datetime(1951, 1, 1), dt.datetime(2200, 1, 1)))  # noqa: DTZ001 - as cryptography has it
 def test_the_end_of_any_certificate_is_read(end: dt.datetime) -> None:
     end = end.replace(microsecond=0, tzinfo=dt.UTC)
-    assert expiry(b"a comment\n" + certificate_until(end)) == end.timestamp()
+    identity = ServingCertificate()
+    identity.set_certificate(b"a comment\n" + certificate_until(end), _KEY_PEM)
+    assert identity.expires == end.timestamp()
+
+
+def test_a_certificate_that_clients_refuse_from_a_server_is_an_error() -> None:
+    end = dt.datetime(2031, 5, 6, 7, 8, 9, tzinfo=dt.UTC)
+    for_clients = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    identity = ServingCertificate()
+    with pytest.raises(CertificateError, match="purpose"):
+        identity.set_certificate(certificate_until(end, for_clients), _KEY_PEM)
+    assert not identity.loaded
 
 
 _WHOLE = certificate_until(dt.datetime(2031, 1, 1, tzinfo=dt.UTC))
