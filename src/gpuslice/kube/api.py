@@ -1,6 +1,6 @@
 """Calls to the API server. Objects go in as JSON-like values and come out as bytes, or as the struct that is asked for.
 
-Structs name only the fields that somebody needs, so that a large object costs no more than a small one to keep.
+Structs name only the fields that are needed, so that a large object costs no more than a small one to keep.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, environment: Mapping[str, str], component: str) -> Api:
-    """The cluster that the file, the environment or the pod's service account names. Calls nobody yet."""
+    """The cluster that the file, the environment or the pod's service account names. Calls nothing yet."""
     return Api(credentials.load(kubeconfig, environment), component)
 
 
