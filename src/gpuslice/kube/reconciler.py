@@ -87,7 +87,7 @@ class Reconciler(Protocol[K]):
         """
         ...
 
-    def ailment(self) -> str:
+    def unhealthy(self) -> str:
         """Why a new process would do better, beyond what the manager sees; empty if it would not. For both probes."""
         return ""
 
@@ -129,26 +129,29 @@ class Manager(Collector):
             health.check("informers", self._silence, liveness=True)
         health.check("informers", self._failing, liveness=False)
         for hosted in self._hosted:
-            health.check(hosted.reconciler.name, hosted.ailment, liveness=True)
+            health.check(hosted.reconciler.name, hosted.unhealthy, liveness=True)
             health.check(hosted.reconciler.name, hosted.unready, liveness=False)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises PartFailedError if the informers fail."""
         supervisor = Supervisor(self._health, self._supervision)
         self.add_to(supervisor)
-        self._started = asyncio.get_running_loop().time()
-        try:
-            await supervisor.run(asyncio.Event().wait())
-        finally:
-            self._started = None
+        await supervisor.run(asyncio.Event().wait())
 
     def add_to(self, supervisor: Supervisor) -> None:
         """Instead of `run`: the informers and the reconcilers become parts of a process that has other parts, too."""
         # What watches failed to understand would be missing in every store: a new process lists everything.
-        supervisor.add("informers", self._informers.run, END_PROCESS)
+        supervisor.add("informers", self._run_informers, END_PROCESS)
         for hosted in self._hosted:
             # The stores are whole, and keys that wait are still in the queue: starting again loses nothing.
             supervisor.add(hosted.reconciler.name, hosted.run, Restart())
+
+    async def _run_informers(self) -> None:
+        self._started = asyncio.get_running_loop().time()
+        try:
+            await self._informers.run()
+        finally:
+            self._started = None
 
     def describe(self) -> list[Metric]:
         return []
@@ -198,11 +201,11 @@ class _Hosted(Generic[K]):
             self._queue.add(key)
         await self._queue.run(self.reconciler.reconcile, workers=self.reconciler.workers)
 
-    def ailment(self) -> str:
+    def unhealthy(self) -> str:
         running = self._queue.longest_running()
         if running > STUCK_SECONDS:
             return f"has worked on one key for {running:.0f} s"
-        return self.reconciler.ailment()
+        return self.reconciler.unhealthy()
 
     def unready(self) -> str:
         """What it waits for before it begins, which keys fail, and what it says itself. A process that waits for its

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import NAMESPACES, Metadata, ObjectMetadata, Resource
 from gpuslice.kube.watching import Watch
+from gpuslice.system.backoff import Backoff
 from tests.cluster.kube.support import (
     CONFIG_MAPS,
     Cable,

@@ -50,7 +50,7 @@ class _Sweeper(Reconciler[str]):
         self.sweeps.append(asyncio.get_running_loop().time())
         return 30.0
 
-    def ailment(self) -> str:
+    def unhealthy(self) -> str:
         return self.sick
 
     def metrics(self) -> Iterator[Metric]:

@@ -139,7 +139,7 @@ class ClusterState:
             await asyncio.sleep(max(_SOON_SECONDS, self._cost / _SHARE))
             try:
                 self._renew()
-            except BaseException:
+            except Exception:
                 # Deciding by policies that are not in force any more would be worse than not deciding.
                 self._ready = False
                 raise
