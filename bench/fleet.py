@@ -23,8 +23,8 @@ from bench import servers
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 from gpuslice.kube import api
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NODES, Metadata
-from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 from gpuslice.model.gpus import PRESETS
 from gpuslice.node.dra.publishing import Publisher
@@ -130,9 +130,10 @@ class Fleet:
         await self.each(range(count), add)
         ready = asyncio.Event()
         async with self.connect() as connection, asyncio.timeout(_SECONDS_TO_BE_READY):
-            watch = Watch(connection, NODES, _Node, lambda node: not node.spec.taints)
-            watch.store.listen(lambda *_: ready.set() if sum(watch.store.values()) == count else None)
-            async with following(watch):
+            informers = Informers(connection)
+            nodes = informers.informer(NODES, _Node, lambda node: not node.spec.taints)
+            nodes.store.listen(lambda *_: ready.set() if sum(nodes.store.values()) == count else None)
+            async with following(informers):
                 await ready.wait()
 
     async def publish_gpus(self, nodes: int, gpus: int, policies: GpuPolicies) -> int:
@@ -215,11 +216,11 @@ def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
 
 
 @asynccontextmanager
-async def following(watch: Watch[Any, Any]) -> AsyncIterator[None]:
-    """The watch runs inside, and knows everything there is at the beginning."""
-    task = asyncio.create_task(watch.run())
+async def following(informers: Informers) -> AsyncIterator[None]:
+    """The informers run inside, and know everything there is at the beginning."""
+    task = asyncio.create_task(informers.run())
     try:
-        await watch.synced.wait()
+        await informers.wait_for_sync()
         yield
     finally:
         task.cancel()

@@ -33,8 +33,8 @@ from bench.reviews import CASTSLICE, review_body
 from gpuslice.admission.registration import webhook_configurations
 from gpuslice.dialects.known import native
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, Metadata
-from gpuslice.kube.watching import Watch
 from gpuslice.model import devices
 from gpuslice.node.gpus.policies import GpuPolicies, MigMode
 
@@ -143,11 +143,12 @@ class Progress:
     """Counts pods that have their claims, and pods that are bound."""
 
     def __init__(self, connection: Api) -> None:
-        self.watch = Watch(connection, PODS, _Pod, self._stage, namespace=_NAMESPACE)
+        self.informers = Informers(connection)
+        self.pods = self.informers.informer(PODS, _Pod, self._stage, namespace=_NAMESPACE)
         self.claimed = 0
         self.bound = 0
         self._moved = asyncio.Event()
-        self.watch.store.listen(lambda _, old, new: self._count(old, new))
+        self.pods.store.listen(lambda _, old, new: self._count(old, new))
 
     async def until(self, done: Callable[[], bool], what: str) -> None:
         while not done():
@@ -156,7 +157,7 @@ class Progress:
                 async with asyncio.timeout(_SECONDS_WITHOUT_PROGRESS):
                     await self._moved.wait()
             except TimeoutError:
-                counts = f"{len(self.watch.store)} pods, {self.claimed} with claims, {self.bound} bound"
+                counts = f"{len(self.pods.store)} pods, {self.claimed} with claims, {self.bound} bound"
                 raise SystemExit(f"error: waited for {what}, and nothing moves: {counts}") from None
 
     @staticmethod
@@ -258,7 +259,7 @@ async def _measure(made: Fleet, connection: Api, variant: Variant, count: int, w
     def webhook_seconds() -> float:
         return 0 if webhook is None else webhook.processor_seconds()
 
-    async with fleet.following(progress.watch):
+    async with fleet.following(progress.informers):
         before, webhook_before, began = made.processor_seconds(), webhook_seconds(), time.perf_counter()
         await made.each(pods, create)
         creating = time.perf_counter() - began

@@ -13,9 +13,9 @@ import trustme
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
 from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, ObjectMetadata, Resource
 from gpuslice.kube.tokens import TokenFile
-from gpuslice.kube.watching import Watch
 from tests.cluster.kube.support import CONFIG_MAPS, Told, config_map, reach, running
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ async def test_a_watch_goes_on_with_the_token_that_is_there_now(
     file.write_text("expired")
     here = Resource("", "v1", f"namespaces/{namespace}/configmaps")  # a watch is of a whole cluster otherwise
     async with _with_token(cluster, tmp_path, file) as api:
-        watch = Watch(api, here, ObjectMetadata, lambda found: found.metadata.name)
-        told = Told(watch.store)
-        async with running(watch.run()):
+        informers = Informers(api)
+        told = Told(informers.informer(here, ObjectMetadata, lambda found: found.metadata.name).store)
+        async with running(informers.run()):
             file.write_text(await _allowed_reader(cluster, namespace))
             await told.until(lambda store: len(store) > 0)
             async with reach(cluster) as admin:
