@@ -19,7 +19,7 @@ _URL: Final = re.compile(r"https?://([A-Za-z0-9.-]+)")
 # address in a file would override it.
 _HOSTS: Final = re.compile(
     r"www\.apache\.org|(.+\.)?kubernetes\.io|docs\.nvidia\.com|semver\.org|keepachangelog\.com|localhost|127\.0\.0\.1"
-    r"|(.+\.)?example(\.(com|org))?|www\.w3\.org|grafana\.com|(.+\.)?svc"
+    r"|(.+\.)?example(\.(com|org))?|www\.w3\.org|json-schema\.org|grafana\.com|(.+\.)?svc"
 )
 _INDEX_OPTION: Final = re.compile(r"^\s*(--(extra-)?index-url|-i\s|--find-links|-f\s)", re.MULTILINE)
 

@@ -19,6 +19,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from gpuslice.installing import configuration
 from gpuslice.installing.options import WEBHOOK
 from gpuslice.kube.resources import PODS
 from gpuslice_cluster.binaries import folder as programs
@@ -154,8 +155,9 @@ class Installation:
         """With the rights, and by the files, that are printed."""
         (container,) = self.pod["containers"]
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
-        flags = dict(each[2:].split("=", 1) for each in container["args"] if each.startswith("--"))
-        files = {name: flags[name].replace(mount["mountPath"], str(self._folder)) for name in ("certificate", "key")}
+        (stored,) = (each["data"] for each in self.objects if each["metadata"]["name"] == configuration.NAME)
+        said = yaml.safe_load(stored[configuration.FILE])["webhook"]
+        files = {name: said[name].replace(mount["mountPath"], str(self._folder)) for name in ("certificate", "key")}
         self._folder.mkdir()
         self._wait_until_ready(WEBHOOK)
         self.mount()

@@ -1,5 +1,5 @@
-"""A webhook outside of the cluster, with settings of its own: by the commands that the documents show, on a real API
-server that is the test's alone, so that all names are those that the commands print.
+"""A webhook outside of the cluster, with a configuration of its own: by the commands that the documents show, on a real
+API server that is the test's alone, so that all names are those that the commands print.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ROOT / "examples" / "settings.toml"
+CONFIGURATION = ROOT / "examples" / "configuration.yaml"
 DOCUMENT = ROOT / "docs" / "install.md"
 SLOTS = "example.com/gpu-slot"
 MISSING = "webhook configurations are missing"
 
-#: As examples/settings.toml has it, and as it is without.
+#: As examples/configuration.yaml has it, and as it is without.
 CONFIGURED = pod(
     container(limits={"nvidia.com/gpu": "1"}),
     annotations={"example.com/share-gpu": "true", "example.com/workload": "notebook"},
@@ -147,14 +147,14 @@ def _node(name: str, **resources: str) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
 
 
-def test_what_the_command_prints_is_enough_and_pods_are_read_as_the_settings_say(
+def test_what_the_command_prints_is_enough_and_pods_are_read_as_the_configuration_says(
     cluster: Cluster, gpuslice_command: Path, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
-    settings = ("--settings", str(SETTINGS))
-    with _applied(cluster, gpuslice_command, "--url", f"https://127.0.0.1:{port}", *settings):
+    configured = ("--config", str(CONFIGURATION))
+    with _applied(cluster, gpuslice_command, "--url", f"https://127.0.0.1:{port}", *configured):
         kubeconfig = _kubeconfig(cluster, tmp_path)
-        with _webhook(gpuslice_command, tmp_path, kubeconfig, port, *settings) as log:
+        with _webhook(gpuslice_command, tmp_path, kubeconfig, port, *configured) as log:
             eventually(lambda: _created(cluster, CONFIGURED)[0] == {SLOTS: "1"}, "a slot", seen=log.read_text)
             assert _created(cluster, USUAL)[0] == {"nvidia.com/gpu": "1"}, "that name has no meaning here"
             assert not _logged(log, MISSING)
@@ -208,21 +208,23 @@ def test_a_webhook_without_calls_says_so_once_and_is_called_from_when_it_is_conf
     assert "gpuslice manifests" in entry["event"]
 
 
-def test_the_policy_without_a_server_reads_pods_as_the_settings_say(cluster: Cluster, gpuslice_command: Path) -> None:
-    with _applied(cluster, gpuslice_command, "--admission-policy", "--settings", str(SETTINGS)):
+def test_the_policy_without_a_server_reads_pods_as_the_configuration_says(
+    cluster: Cluster, gpuslice_command: Path
+) -> None:
+    with _applied(cluster, gpuslice_command, "--admission-policy", "--config", str(CONFIGURATION)):
         eventually(lambda: _created(cluster, CONFIGURED)[0] == {SLOTS: "1"}, "a slot")
         assert _created(cluster, USUAL)[0] == {"nvidia.com/gpu": "1"}
         other = pod(*CONFIGURED["spec"]["containers"], annotations=CONFIGURED_OTHERWISE)
         assert "the known ones are inference, notebook, training" in _created(cluster, other)[1]
 
 
-def test_the_api_server_accepts_an_installation_with_settings(cluster: Cluster, gpuslice_command: Path) -> None:
-    options = ("--settings", str(SETTINGS), "--node-backend", "extended", "--only", "webhook", "--only", "agent")
+def test_the_api_server_accepts_an_installation_with_a_configuration(cluster: Cluster, gpuslice_command: Path) -> None:
+    options = ("--config", str(CONFIGURATION), "--only", "webhook", "--only", "agent")
     printed = subprocess.run([gpuslice_command, "manifests", *options], capture_output=True, text=True, check=True)
 
     said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", input=printed.stdout)
 
-    assert "configmap/gpuslice-webhook-settings created" in said
+    assert "configmap/gpuslice-configuration created" in said
     assert "daemonset.apps/gpuslice-agent created" in said
 
 

@@ -18,6 +18,7 @@ from gpuslice.model.errors import GpusliceError
 _COMMANDS: Final = {
     "admit": ("gpuslice.cli.commands.admit", "What the admission webhook would make of manifests."),
     "agent": ("gpuslice.cli.commands.agent", "The agent of this node; also `gpusliced`."),
+    "config": ("gpuslice.cli.commands.config", "The configuration: checked, and shown with where it comes from."),
     "controller": ("gpuslice.cli.commands.controller", "What one process does for the whole cluster."),
     "manifests": ("gpuslice.cli.commands.manifests", "What to apply to a cluster to install gpuslice."),
     "ps": ("gpuslice.cli.commands.ps", "The sessions, and what they use."),
@@ -95,5 +96,6 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"error: {text}", err=True)
+    for line in text.splitlines():
+        click.echo(f"error: {line}", err=True)
     sys.exit(code)

@@ -64,7 +64,7 @@ class PodField(Generic[_Value]):
     #: Whether it asks for a GPU by itself. What does not is read where the pod speaks the dialect anyway.
     asks: bool = False
     kind: Literal["annotations", "labels"] = "annotations"
-    #: Where the settings file can give it another name, as `castslice.annotations.optimize`.
+    #: Where the configuration's section `dialects` can give it another name, as `castslice.annotations.optimize`.
     setting: str = ""
     #: It means something to others. It asks for nothing here, and a warning says so.
     unread: bool = False

@@ -1,57 +1,40 @@
-"""The agent on every GPU node: its rights and its DaemonSet. All that it is started with is in `_arguments`."""
+"""The agent on every GPU node: its rights and its DaemonSet."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from gpuslice.installing import network_policies
+from gpuslice.installing import configuration, network_policies
 from gpuslice.installing.objects import Object, account, labels, metadata, rule, selector
 from gpuslice.installing.options import AGENT, METRICS_READER
 from gpuslice.model import devices
-from gpuslice.model.policies import Backend
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
-    from gpuslice.model.settings import Settings
-
-_METRICS_PORT: Final = 9500
-_STATE: Final = "/run/gpuslice"
-_KUBELET: Final = "/var/lib/kubelet"
-_CDI: Final = "/var/run/cdi"
-#: What the agent shares with the node.
-_FOLDERS: Final = {"state": _STATE, "kubelet": _KUBELET, "cdi": _CDI, "devices": "/dev"}
-
-
-def _arguments(options: Options) -> list[str]:
-    return [
-        "agent",
-        "--kubernetes",
-        f"--state={_STATE}",
-        f"--kubelet-dir={_KUBELET}",
-        f"--cdi-dir={_CDI}",
-        f"--metrics=0.0.0.0:{_METRICS_PORT}",
-        "--log=json",
-        *(_slots(options.settings) if options.node_backend is Backend.EXTENDED else ()),
-    ]
-
-
-def _slots(settings: Settings) -> list[str]:
-    """The webhook has the same number of slots per GPU."""
-    return [
-        f"--backend={Backend.EXTENDED}",
-        f"--shared-resource={settings.shared_resource}",
-        f"--whole-resource={settings.whole_resource}",
-        f"--slots-per-gpu={settings.slots_per_gpu}",
-    ]
 
 
 def objects(options: Options) -> list[Object]:
+    port = _metrics_port(options)
     return [
         *account(AGENT, options, _rights()),
         _metrics_reader(),
-        network_policies.policy(AGENT, options, metrics=_METRICS_PORT),
+        *([network_policies.policy(AGENT, options, metrics=port)] if port is not None else ()),
         _daemon_set(options),
     ]
+
+
+def _metrics_port(options: Options) -> int | None:
+    """None if the agents serve no metrics."""
+    address = options.configuration.agent.metrics
+    return None if address == "none" else int(address.rpartition(":")[2])
+
+
+def _folders(options: Options) -> dict[str, str]:
+    """What the agent shares with the node."""
+    agent = options.configuration.agent
+    assert agent.state is not None, "the installation says one"
+    folders = {"state": agent.state, "kubelet": agent.kubelet.folder, "cdi": agent.kubelet.cdi_folder}
+    return folders | {"devices": "/dev"}
 
 
 def _metrics_reader() -> Object:
@@ -88,32 +71,31 @@ def _daemon_set(options: Options) -> Object:
             "selector": {"matchLabels": selector(AGENT)},
             # Tenants live through the agent's absence for a while, but two agents on a node are one too many.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
-            "template": {"metadata": {"labels": labels(AGENT)}, "spec": _pod(options)},
+            "template": {
+                "metadata": {"labels": labels(AGENT), "annotations": configuration.pod_annotations(options)},
+                "spec": _pod(options),
+            },
         },
     }
 
 
 def _pod(options: Options) -> Object:
+    folders, port = _folders(options), _metrics_port(options)
+    probes = {
+        "ports": [{"name": "metrics", "containerPort": port}],
+        "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10},
+    }
     container = {
         "name": "agent",
         "image": options.image,
-        "args": _arguments(options),
+        "args": ["agent", *configuration.ARGUMENTS],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "ports": [{"name": "metrics", "containerPort": _METRICS_PORT}],
-        "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 2, "failureThreshold": 60},
-        "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10},
+        **(probes if port is not None else {}),
         # It talks to the driver, watches processes of all containers and hands out devices.
         "securityContext": {"privileged": True},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
-        "volumeMounts": [
-            # What is mounted on the node later is seen here; what is mounted below the state is seen by the node.
-            {
-                "name": name,
-                "mountPath": path,
-                "mountPropagation": "Bidirectional" if name == "state" else "HostToContainer",
-            }
-            for name, path in _FOLDERS.items()
-        ],
+        "volumeMounts": [*(_mount(name, path) for name, path in folders.items()), *configuration.mounts()],
     }
     return {
         "serviceAccountName": AGENT,
@@ -124,9 +106,19 @@ def _pod(options: Options) -> Object:
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
         "volumes": [
-            {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}} for name, path in _FOLDERS.items()
+            *(
+                {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+                for name, path in folders.items()
+            ),
+            *configuration.volumes(),
         ],
     }
+
+
+def _mount(name: str, path: str) -> Object:
+    """What is mounted on the node later is seen here; what is mounted below the state is seen by the node."""
+    propagation = "Bidirectional" if name == "state" else "HostToContainer"
+    return {"name": name, "mountPath": path, "mountPropagation": propagation}
 
 
 def _on_gpu_nodes() -> Object:

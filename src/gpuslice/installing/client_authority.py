@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.installing.objects import Object, metadata
-from gpuslice.installing.options import WEBHOOK
+from gpuslice.installing.options import CLIENT_AUTHORITY_FILE, CLIENT_AUTHORITY_FOLDER, WEBHOOK
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
 
 NAME: Final = f"{WEBHOOK}-client-authority"
-_FILE: Final = "ca.crt"
-_MOUNT: Final = "/etc/gpuslice/client-authority"
 
 
 def objects(options: Options) -> list[Object]:
@@ -24,17 +22,13 @@ def objects(options: Options) -> list[Object]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(WEBHOOK, options) | {"name": NAME},
-        "data": {_FILE: text},
+        "data": {CLIENT_AUTHORITY_FILE: text},
     }
     return [made] if text else []
 
 
-def arguments() -> list[str]:
-    return [f"--client-authority={_MOUNT}/{_FILE}"]
-
-
 def mounts() -> list[Object]:
-    return [{"name": "client-authority", "mountPath": _MOUNT, "readOnly": True}]
+    return [{"name": "client-authority", "mountPath": CLIENT_AUTHORITY_FOLDER, "readOnly": True}]
 
 
 def volumes() -> list[Object]:

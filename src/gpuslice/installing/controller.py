@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.registration import webhook_configurations
-from gpuslice.installing import network_policies, settings
+from gpuslice.installing import configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER, WEBHOOK
 from gpuslice.policies import definition, schema
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gpuslice.installing.options import Options
 
 _REPLICAS: Final = 2
-_PORT: Final = 8080
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -22,10 +21,8 @@ _CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookcon
 def objects(options: Options) -> list[Object]:
     return [
         *account(CONTROLLER, options, _rights(), _rights_at_home(options)),
-        network_policies.policy(CONTROLLER, options, metrics=_PORT),
-        # With a webhook inside, the settings are the webhook's.
-        *(settings.objects(options) if options.url is not None else ()),
-        deployment(CONTROLLER, options, _REPLICAS, _pod(options), settings.pod_annotations(options)),
+        network_policies.policy(CONTROLLER, options, metrics=options.configuration.controller.port),
+        deployment(CONTROLLER, options, _REPLICAS, _pod(options), configuration.pod_annotations(options)),
     ]
 
 
@@ -53,34 +50,15 @@ def _rights_at_home(options: Options) -> list[Object]:
 
 
 def _pod(options: Options) -> Object:
-    mounts, volumes = settings.mounts(options), settings.volumes(options)
     container = {
         "name": "controller",
         "image": options.image,
-        "args": _arguments(options),
-        "ports": [{"name": "metrics", "containerPort": _PORT}],
+        "args": ["controller", *configuration.ARGUMENTS],
+        "ports": [{"name": "metrics", "containerPort": options.configuration.controller.port}],
         "startupProbe": probe("/healthz", "metrics", periodSeconds=1, failureThreshold=60),
         "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
         "readinessProbe": probe("/readyz", "metrics", periodSeconds=5, failureThreshold=3),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        **({"volumeMounts": mounts} if mounts else {}),
+        "volumeMounts": configuration.mounts(),
     }
-    return confined_pod(CONTROLLER, container, **({"volumes": volumes} if volumes else {}))
-
-
-def _arguments(options: Options) -> list[str]:
-    """What the webhook configurations are made of is said again here: the controller keeps them."""
-    webhooks = options.webhooks
-    where = (
-        f"--webhook-service={options.namespace}/{WEBHOOK}" if options.url is None else f"--webhook-url={options.url}"
-    )
-    return [
-        "controller",
-        f"--namespace={options.namespace}",
-        f"--port={_PORT}",
-        where,
-        *(f"--exclude-namespace={name}" for name in webhooks.excluded_namespaces),
-        *([f"--inject-ca-from={webhooks.certificate}"] if webhooks.certificate is not None else ()),
-        *settings.arguments(options),
-        "--log=json",
-    ]
+    return confined_pod(CONTROLLER, container, volumes=configuration.volumes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.installing import agent, controller, definitions, webhook
+from gpuslice.installing import agent, configuration, controller, definitions, webhook
 from gpuslice.model import devices
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def objects(options: Options, only: Collection[str] = ()) -> list[Object]:
     """The objects of these parts; without any, of all that the installation needs."""
-    wanted = only or (PARTS if options.url is None else _FOR_A_WEBHOOK_OUTSIDE)
+    wanted = {*(only or (PARTS if options.url is None else _FOR_A_WEBHOOK_OUTSIDE))}
+    if wanted & _READERS and (options.url is None or wanted & _READERS != {"webhook"}):
+        wanted.add("configuration")
     return [made for name, part in PARTS.items() if name in wanted for made in part(options)]
 
 
@@ -47,8 +49,11 @@ PARTS: Final[dict[str, Callable[[Options], list[Object]]]] = {
     "namespace": _namespace,
     "crds": _definitions,
     "classes": _device_classes,
+    "configuration": configuration.objects,
     "webhook": webhook.objects,
     "controller": controller.objects,
     "agent": agent.objects,
 }
+#: Their pods do not start without the configuration.
+_READERS: Final = frozenset(("webhook", "controller", "agent"))
 _FOR_A_WEBHOOK_OUTSIDE: Final = ("namespace", "crds", "webhook")

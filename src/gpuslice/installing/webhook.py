@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.registration import webhook_configurations
-from gpuslice.installing import client_authority, network_policies, settings
+from gpuslice.installing import client_authority, configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
-from gpuslice.installing.options import WEBHOOK
+from gpuslice.installing.options import CERTIFICATE_FOLDER, WEBHOOK
 from gpuslice.pki.certificate_keeper import SECRET_NAME
 from gpuslice.policies import definition, schema
 
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
     from gpuslice.installing.options import Options
 
 _REPLICAS: Final = 2
-_PORT: Final = 8443
-_METRICS_PORT: Final = 8080
-#: After SIGTERM the server says that it is not ready and goes on answering for so long, until no API server calls it
-#: any more. That is why no preStop hook is needed. The pod may take a little longer to answer what it has.
-_DRAIN_SECONDS: Final = 10
-_GRACE_SECONDS: Final = 2 * _DRAIN_SECONDS
-_MOUNT: Final = "/etc/gpuslice/tls"
 _CERT_MANAGER: Final = "cert-manager.io/v1"
 _AUTHORITY: Final = f"{WEBHOOK}-authority"
 
@@ -37,13 +31,13 @@ def objects(options: Options) -> list[Object]:
 
 
 def _server(options: Options) -> list[Object]:
+    server = options.configuration.webhook
     return [
         _service(options),
         *(_cert_manager(options) if options.cert_manager else ()),
-        *settings.objects(options),
         *client_authority.objects(options),
-        network_policies.policy(WEBHOOK, options, metrics=_METRICS_PORT, reviews=_PORT),
-        deployment(WEBHOOK, options, _REPLICAS, _pod(options), settings.pod_annotations(options)),
+        network_policies.policy(WEBHOOK, options, metrics=server.metrics_port, reviews=server.port),
+        deployment(WEBHOOK, options, _REPLICAS, _pod(options), configuration.pod_annotations(options)),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -85,7 +79,7 @@ def _rights_at_home(options: Options) -> list[Object]:
 def _service(options: Options) -> Object:
     ports = [
         {"name": "https", "port": 443, "targetPort": "https"},
-        {"name": "metrics", "port": _METRICS_PORT, "targetPort": "metrics"},
+        {"name": "metrics", "port": options.configuration.webhook.metrics_port, "targetPort": "metrics"},
     ]
     return {
         "apiVersion": "v1",
@@ -96,30 +90,18 @@ def _service(options: Options) -> Object:
 
 
 def _pod(options: Options) -> Object:
-    arguments = [
-        "webhook",
-        f"--port={_PORT}",
-        f"--metrics-port={_METRICS_PORT}",
-        f"--drain={_DRAIN_SECONDS}s",
-        "--log=json",
-        *client_authority.arguments(),
-        *settings.arguments(options),
-    ]
-    mounts, volumes = settings.mounts(options), settings.volumes(options)
+    server = options.configuration.webhook
+    mounts, volumes = configuration.mounts(), configuration.volumes()
     if options.cert_manager:
-        arguments += [f"--certificate={_MOUNT}/tls.crt", f"--key={_MOUNT}/tls.key"]
-        mounts.append({"name": "tls", "mountPath": _MOUNT, "readOnly": True})
+        mounts.append({"name": "tls", "mountPath": CERTIFICATE_FOLDER, "readOnly": True})
         volumes.append({"name": "tls", "secret": {"secretName": WEBHOOK}})
-    else:
-        arguments += [f"--host={name}" for name in _dns_names(options)]
-        arguments.append(f"--configuration={webhook_configurations.NAME}")
     container = {
         "name": "webhook",
         "image": options.image,
-        "args": arguments,
+        "args": ["webhook", *configuration.ARGUMENTS],
         "ports": [
-            {"name": "https", "containerPort": _PORT},
-            {"name": "metrics", "containerPort": _METRICS_PORT},
+            {"name": "https", "containerPort": server.port},
+            {"name": "metrics", "containerPort": server.metrics_port},
         ],
         "startupProbe": probe("/healthz", "metrics", periodSeconds=1, failureThreshold=60),
         "livenessProbe": probe("/healthz", "metrics", periodSeconds=10, failureThreshold=3),
@@ -128,11 +110,9 @@ def _pod(options: Options) -> Object:
         "volumeMounts": [*mounts, *client_authority.mounts()],
     }
     volumes += client_authority.volumes()
-    return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=_GRACE_SECONDS, volumes=volumes)
-
-
-def _dns_names(options: Options) -> tuple[str, ...]:
-    return webhook_configurations.Service(namespace=options.namespace, name=WEBHOOK).dns_names
+    # The pod may take a little longer than it drains to answer what it has.
+    grace = max(1, math.ceil(2 * server.drain_seconds))
+    return confined_pod(WEBHOOK, container, terminationGracePeriodSeconds=grace, volumes=volumes)
 
 
 def _cert_manager(options: Options) -> list[Object]:
@@ -148,7 +128,7 @@ def _cert_manager(options: Options) -> list[Object]:
     }
     serving = {
         "secretName": WEBHOOK,
-        "dnsNames": list(_dns_names(options)),
+        "dnsNames": list(options.service.dns_names),
         "duration": "2160h",
         "privateKey": key,
         "issuerRef": {"kind": "Issuer", "name": WEBHOOK},

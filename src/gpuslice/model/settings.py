@@ -22,20 +22,22 @@ _PRESET: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", 
 
 
 class SettingsError(GpusliceError):
-    """Raised when a settings file cannot be what its author meant. Names the file and the field."""
+    """Raised when a setting cannot be what its author meant. Names the field."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting(Generic[_Value]):
     """Something that an installation can say about one dialect."""
 
-    #: In the settings file, as `castslice.default-slots`.
+    #: In the configuration's section `dialects`, as `castslice.defaultSlots`.
     name: str
     default: _Value
-    #: From the name and what the file says to the value. Complains with a SettingsError.
+    #: From the name and what the configuration says to the value. Complains with a SettingsError that begins with it.
     check: Callable[[str, Any], _Value]
-    #: What the file says: int, str or dict.
+    #: What the configuration says: int, str or dict.
     kind: type = int
+    #: What it is for, in a sentence.
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

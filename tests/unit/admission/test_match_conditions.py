@@ -249,7 +249,7 @@ def test_names_are_configuration() -> None:
         DEFAULT_SETTINGS,
         whole_resource="example.com/gpu",
         shared_resource="example.com/slots",
-        dialects={"castslice.annotations.optimize": "a/b", "castslice.annotations.slice-ratio": "c/d"},
+        dialects={"castslice.annotations.optimize": "a/b", "castslice.annotations.sliceRatio": "c/d"},
     )
     slots = pod(container(limits={"example.com/slots": "1"}))
     asked = pod(container(limits={"example.com/gpu": "1"}), annotations={"a/b": "true", "c/d": "nonsense"})

@@ -14,12 +14,14 @@ from gpuslice.admission.context import Context
 from gpuslice.admission.registration import match_conditions, mutating_policy
 from gpuslice.admission.webhook.metrics import Metrics
 from gpuslice.cli.commands.admit import command as admit_command
-from gpuslice.dialects import registry, settings_file
+from gpuslice.configuration.problems import ConfigurationError
+from gpuslice.dialects import registry
 from gpuslice.installing import definitions
 from gpuslice.model.requests import Request
 from gpuslice.model.settings import DEFAULT_SETTINGS
 from gpuslice.policies.expressions import Expression
 from tests.unit.admission.making import admit, admitted, container, denied, pod, read, under
+from tests.unit.configuration.documents import parsed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,16 +95,16 @@ def test_policies_know_it() -> None:
     assert '"toy"' in json.dumps(definitions.slice_policies())
 
 
-def test_its_settings_are_in_the_file() -> None:
-    found = settings_file.parse('[toy]\nunit = 3\n[toy.labels]\nspeed = "example.com/speed"\n', "file").settings
+def test_its_settings_are_in_the_configuration() -> None:
+    found = parsed("dialects: {toy: {unit: 3, labels: {speed: example.com/speed}}}").settings
     (reading,) = read(pod(container(limits={"toy.example/size-2gb": "1"})), found)
     assert reading.asked.requests == (Request(memory_bytes=6 * 2**30),)
-    with pytest.raises(settings_file.SettingsError, match=r"toy.unit: 0 is not a number of slots"):
-        settings_file.parse("[toy]\nunit = 0\n", "file")
-    with pytest.raises(settings_file.SettingsError, match=r"'toy-share' has a meaning in a dialect"):
-        settings_file.parse('[castslice.annotations]\noptimize = "toy-share"\n', "file")
-    with pytest.raises(settings_file.SettingsError, match=r"'toy.example/percent' has a meaning in a dialect"):
-        settings_file.parse('whole-resource = "toy.example/percent"', "file")
+    with pytest.raises(ConfigurationError, match=r"dialects.toy.unit: 0 is not a number of slots"):
+        parsed("dialects: {toy: {unit: 0}}")
+    with pytest.raises(ConfigurationError, match=r"'toy-share' has a meaning in a dialect"):
+        parsed("dialects: {castslice: {annotations: {optimize: toy-share}}}")
+    with pytest.raises(ConfigurationError, match=r"'toy.example/percent' has a meaning in a dialect"):
+        parsed("gpus: {wholeResource: toy.example/percent}")
 
 
 def test_it_is_explained(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_names_and_presets_are_configuration() -> None:
         DEFAULT_SETTINGS,
         dialects={
             "castslice.annotations.optimize": "example.com/share",
-            "castslice.annotations.workload-type": "example.com/kind",
+            "castslice.annotations.workloadType": "example.com/kind",
             "castslice.presets": {"tiny": 9},
         },
     )

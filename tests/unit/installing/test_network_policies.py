@@ -57,7 +57,7 @@ def test_the_webhook_mounts_the_authority_whether_it_is_there_or_not() -> None:
     ]
     (container,) = pod["containers"]
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "client-authority")
-    assert f"--client-authority={mount['mountPath']}/ca.crt" in container["args"]
+    assert Options().configuration.webhook.client_authority == f"{mount['mountPath']}/ca.crt"
     assert not [each for each in parts.objects(Options()) if each["metadata"]["name"] == client_authority.NAME]
     (made,) = (
         each

@@ -8,8 +8,8 @@ import pytest
 
 from gpuslice.admission.registration import webhook_configurations
 from gpuslice.cli.commands import controller as cli_controller
-from gpuslice.dialects import settings_file
-from gpuslice.installing import controller, parts
+from gpuslice.cli.options.configuration import of_command
+from gpuslice.installing import configuration, parts
 from gpuslice.installing.options import Options
 from tools import install_manifest
 
@@ -106,7 +106,10 @@ def test_with_cert_manager_the_certificate_is_for_the_name_that_the_api_server_c
 
     called = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
     assert called in serving["spec"]["dnsNames"]
-    assert pod["volumes"][0]["secret"]["secretName"] == serving["spec"]["secretName"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "tls"]
+    assert volume["secret"]["secretName"] == serving["spec"]["secretName"]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "tls"]
+    assert Options(cert_manager=True).configuration.webhook.certificate == f"{mount['mountPath']}/tls.crt"
     issuers = {each["metadata"]["name"] for each in _of_kind(objects, "Issuer")}
     assert {each["spec"]["issuerRef"]["name"] for each in _of_kind(objects, "Certificate")} == issuers
 
@@ -118,9 +121,8 @@ def test_the_webhook_has_more_time_to_end_than_it_takes_to_drain() -> None:
         if each["metadata"]["name"] == "gpuslice-webhook"
     ]
     pod = deployment["spec"]["template"]["spec"]
-    (drain,) = [each for each in pod["containers"][0]["args"] if each.startswith("--drain=")]
 
-    assert int(drain.removeprefix("--drain=").removesuffix("s")) < pod["terminationGracePeriodSeconds"]
+    assert 5 < Options().configuration.webhook.drain_seconds < pod["terminationGracePeriodSeconds"]
     assert deployment["spec"]["replicas"] >= 2
 
 
@@ -130,20 +132,19 @@ def test_the_webhook_has_more_time_to_end_than_it_takes_to_drain() -> None:
         Options(namespace="elsewhere"),
         Options(cert_manager=True),
         Options(url="https://webhook.example:8443"),
-        Options(settings_file=settings_file.parse('shared-resource = "example.com/slot"', "settings.toml")),
+        Options(said={"gpus": {"sharedResource": "example.com/slot"}}),
+        Options(said={"webhook": {"registration": {"excludedNamespaces": ["kube-system", "other"]}}}),
     ],
-    ids=["service", "cert-manager", "url", "settings"],
+    ids=["service", "cert-manager", "url", "names", "namespaces"],
 )
 def test_the_controller_keeps_the_configurations_that_are_installed(options: Options, tmp_path: Path) -> None:
     """What it is started with is all it knows: it makes the very same of it."""
-    (made,) = [each for each in controller.objects(options) if each["kind"] == "Deployment"]
-    (container,) = made["spec"]["template"]["spec"]["containers"]
-    written = tmp_path / "settings.toml"
-    written.write_text(options.settings_file.text)
-    arguments = [f"--settings={written}" if each.startswith("--settings=") else each for each in container["args"][1:]]
-    read = cli_controller.command.make_context("controller", arguments).params
-    names = ("webhook_service", "webhook_url", "configuration", "excluded", "inject_ca_from", "settings")
-    installation = cli_controller.installation_of(home=read["namespace"], **{name: read[name] for name in names})
+    written = tmp_path / "configuration.yaml"
+    written.write_text(configuration.text(options))
+    read = of_command(cli_controller.command, ["--config", str(written)])
+    home = read.configuration.cluster.namespace
+    assert home is not None
+    installation = cli_controller.installation_of(home, read)
 
     assert installation is not None
     assert installation.namespace == options.namespace

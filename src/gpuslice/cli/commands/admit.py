@@ -13,7 +13,7 @@ from gpuslice.admission import explanation, workloads
 from gpuslice.admission.context import Context
 from gpuslice.cli.manifests import admitted, documents
 from gpuslice.cli.manifests.admitted import NewTemplates, admit_file
-from gpuslice.cli.options.settings import settings_option
+from gpuslice.cli.options.configuration import configured
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.policies import Backend
 from gpuslice.policies.parsing import load_policies
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO, TextIO
 
     from gpuslice.cli.manifests.admitted import Admitted, File
-    from gpuslice.dialects.settings_file import SettingsFile
+    from gpuslice.configuration.effective import Effective
     from gpuslice.policies.rule_set import PolicySet
 
 
@@ -63,19 +63,19 @@ def _read_labels(_context: click.Context, _parameter: click.Parameter, values: t
     type=click.File(),
     help="SlicePolicy objects that are in force; may be given several times.",
 )
-@settings_option
+@configured()
 @click.option("-n", "--namespace", default="default", show_default=True, help="Of objects that do not name one.")
 @click.option(
     "--namespace-labels", "labels", metavar="KEY=VALUE", multiple=True, callback=_read_labels,
     help="A label of the namespace; may be given several times.",
 )  # fmt: skip
 def command(
+    effective: Effective,
     files: tuple[BinaryIO, ...],
     output: str | None,
     explain: bool,
     backend: str | None,
     policies: tuple[TextIO, ...],
-    settings: SettingsFile,
     namespace: str,
     labels: dict[str, str],
 ) -> int:
@@ -89,12 +89,13 @@ def command(
     Example:
       gpuslice admit -f examples/pods/hami.yaml
       gpuslice admit -f pod.yaml --policy policy.yaml --explain
+      gpuslice admit -f pod.yaml --config examples/configuration.yaml -o diff
       kubectl kustomize . | gpuslice admit -f - -o diff
     """
     if explain and output == "diff":
         raise click.UsageError("--explain prints reasons, not manifests: it has no -o diff")
     context = Context(
-        settings=settings.settings,
+        settings=effective.settings,
         policies=load_policy_files(policies),
         backend=Backend(backend) if backend else None,
         namespace_labels=lambda _namespace: labels,

@@ -4,85 +4,122 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
 
-from gpuslice.cli.options.kubelet import kubelet_options
+from gpuslice.cli.options import logging
+from gpuslice.cli.options.configuration import Flag, configured
 
 if TYPE_CHECKING:
+    from gpuslice.configuration.effective import Effective
+    from gpuslice.configuration.schema import Configuration
     from gpuslice.node.admin.messages import AgentView
     from gpuslice.node.kubernetes import KubernetesSettings
 
 
 @click.command()
-@click.option(
-    "--state",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Where sessions are kept.  [default: $GPUSLICE_STATE, /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice]",
+@configured(
+    Flag("--state", "agent.state"),
+    Flag("--audit-log", "agent.auditLog"),
+    Flag("--metrics", "agent.metrics"),
+    Flag("--metrics-access", "agent.metricsAccess"),
+    Flag("--max-pending", "agent.maxPending"),
+    Flag("--check-interval", "agent.checkInterval"),
+    Flag("--kubernetes", "agent.kubelet.enabled"),
+    Flag("--kubelet-dir", "agent.kubelet.folder"),
+    Flag("--cdi-dir", "agent.kubelet.cdiFolder"),
+    Flag("--remove-slices-on-exit", "agent.kubelet.removeSlicesOnExit"),
+    Flag("--kubeconfig", "cluster.kubeconfig"),
+    Flag("--backend", "gpus.backend"),
+    Flag(
+        "--gpu-policy",
+        "gpus.policies",
+        metavar="GPU=MODE",
+        help="What one GPU is offered as, by index, UUID or model: share, mig, whole or reserve; may be given several "
+        "times.",
+    ),
+    Flag("--slots-per-gpu", "gpus.slotsPerGpu"),
+    Flag("--shared-resource", "gpus.sharedResource"),
+    Flag("--whole-resource", "gpus.wholeResource"),
+    Flag("--log", "logging.form"),
+    dialects=False,
 )
-@click.option("--audit-log", metavar="FILE", type=click.Path(path_type=Path), help="Write who did what, as JSON lines.")
 @click.option(
-    "--metrics", metavar="ADDR|none", default="127.0.0.1:9500", show_default=True, help="Serve /metrics there."
+    "--node-name", metavar="NAME", help="As the cluster calls this node.  [default: $NODE_NAME, the host's name]"
 )
 @click.option("--private-to", metavar="PID", type=click.IntRange(1), help="End when that process is gone.")
-@click.option(
-    "--log", "form", type=click.Choice(["console", "json"]), default="console", show_default=True, help="Form."
-)
-@click.option(
-    "--max-pending",
-    type=click.IntRange(1),
-    default=1024,
-    show_default=True,
-    help="Connections that have not asked yet.",
-)
-@click.option(
-    "--check-seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Between looks at NVML."
-)
-@kubelet_options
-def command(
-    state: Path | None,
-    audit_log: Path | None,
-    metrics: str,
-    private_to: int | None,
-    form: str,
-    max_pending: int,
-    check_seconds: float,
-    kubernetes: KubernetesSettings | None,
-) -> None:
+def command(effective: Effective, node_name: str | None, private_to: int | None) -> None:
     """Run the agent of this node.
 
-    It owns the sessions and serves their processes. Whoever manages sessions must know its token:
-    $GPUSLICE_IPC_TOKEN if that is set here, else what is in the file `token` in the state folder.
+    It owns the sessions and serves their processes. Managing sessions takes its token: $GPUSLICE_IPC_TOKEN if that is
+    set here, else what is in the file `token` in the state folder.
 
     \b
     Example:
       gpuslice agent --audit-log /var/log/gpuslice/audit.jsonl
       gpuslice agent --state /tmp/demo --metrics none
       gpuslice agent --kubernetes --node-name worker-1
+      gpuslice agent --config examples/configuration.yaml --gpu-policy 0=whole
     """
     from gpuslice.node.agent import Agent, Settings
     from gpuslice.node.sessions.state_folder import StateFolder, default_folder
-    from gpuslice.system import logs
 
-    logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))
+    configuration = effective.configuration
+    agent = configuration.agent
+    logging.configure(configuration.logging)
     settings = Settings(
-        state=StateFolder(state.absolute() if state is not None else default_folder(os.environ)),
-        audit_log=audit_log.absolute() if audit_log is not None else None,
-        metrics=None if metrics == "none" else metrics,
+        state=StateFolder(default_folder(os.environ) if agent.state is None else Path(agent.state).absolute()),
+        audit_log=None if agent.audit_log is None else Path(agent.audit_log).absolute(),
+        metrics=None if agent.metrics == "none" else agent.metrics,
         private_to=private_to,
-        max_pending=max_pending,
-        check_seconds=check_seconds,
-        kubernetes=kubernetes,
+        max_pending=agent.max_pending,
+        check_seconds=agent.check_seconds,
+        kubernetes=_kubernetes(configuration, node_name) if agent.kubelet.enabled else None,
     )
 
     async def serve() -> None:
         await Agent(settings, os.environ).run(_say_ready)
 
     asyncio.run(serve())
+
+
+def _kubernetes(configuration: Configuration, node_name: str | None) -> KubernetesSettings:
+    """What to serve the kubelet with."""
+    from gpuslice.cli.run import preload
+    from gpuslice.model.policies import Backend
+    from gpuslice.node.gpus.policies import GpuPolicies
+    from gpuslice.node.kubernetes import KubernetesSettings
+    from gpuslice.node.slots.backend import ExtendedSettings
+    from gpuslice.node.usage.metrics_access import MetricsAccess
+
+    kubelet, gpus, libraries = configuration.agent.kubelet, configuration.gpus, preload.library_folder()
+    return KubernetesSettings(
+        node=node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(),
+        libraries=tuple(libraries / name for name in preload.LIBRARIES),
+        kubelet_folder=Path(kubelet.folder).absolute(),
+        cdi_folder=Path(kubelet.cdi_folder).absolute(),
+        kubeconfig=None if configuration.cluster.kubeconfig is None else Path(configuration.cluster.kubeconfig),
+        backend=Backend(gpus.backend),
+        remove_slices_on_exit=kubelet.remove_slices_on_exit,
+        metrics_access=MetricsAccess(configuration.agent.metrics_access),
+        policies=GpuPolicies(
+            default=gpus.default_policy,
+            placement=gpus.placement,
+            unhealthy=gpus.unhealthy,
+            mig_mode=gpus.mig_mode,
+            gpus=MappingProxyType(gpus.policies),
+        ),
+        extended=ExtendedSettings(
+            shared_resource=gpus.shared_resource,
+            whole_resource=gpus.whole_resource,
+            slots_per_gpu=gpus.slots_per_gpu,
+        ),
+    )
 
 
 def _say_ready(agent: AgentView) -> None:

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from gpuslice.admission.registration import mutating_policy
 from gpuslice.cli.manifests import documents
-from gpuslice.cli.options.settings import settings_option
+from gpuslice.cli.options.configuration import Flag, configured
 from gpuslice.installing import parts
 from gpuslice.installing.options import NAMESPACE, Options, default_image
-from gpuslice.model.policies import Backend
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from gpuslice.dialects.settings_file import SettingsFile
-
-
-def _read_url(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not _takes(text):
-        raise click.BadParameter(f"{text!r} is no address of a webhook: write for example https://webhook.example:8443")
-    return text
-
-
-def _takes(url: str) -> bool:
-    """Whether the API server takes it for a webhook's."""
-    try:
-        found = urlsplit(url)
-        return found.scheme == "https" and bool(found.hostname) and found.port != 0 and not set("@?#").intersection(url)
-    except ValueError:  # a port that is no number, for example
-        return False
+    from gpuslice.configuration.effective import Effective
 
 
 def _read_authority(_context: click.Context, _parameter: click.Parameter, file: TextIO | None) -> str:
@@ -52,18 +35,22 @@ def _read_networks(_context: click.Context, _parameter: click.Parameter, texts: 
 
 
 @click.command()
-@click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Where gpuslice itself runs.")
+@configured(
+    Flag(
+        "--namespace",
+        "cluster.namespace",
+        also=("-n",),
+        help=f"Where gpuslice itself runs.  [default: {NAMESPACE}]",
+    ),
+    Flag("--node-backend", "gpus.backend"),
+    Flag(
+        "--url",
+        "webhook.registration.url",
+        help="Print what a webhook outside of the cluster needs there; the API server reaches it at this address.",
+    ),
+)
 @click.option("--image", metavar="NAME", default=default_image, help="The container image.  [default: this version's]")
 @click.option("--cert-manager", is_flag=True, help="Let cert-manager make the webhook's certificates.")
-@click.option(
-    "--node-backend", type=click.Choice([Backend.DRA.value, Backend.EXTENDED.value]), default=Backend.DRA.value,
-    show_default=True, help="What the agents offer GPUs as: for claims, or as slots, which CastSlice's pods ask for.",
-)  # fmt: skip
-@settings_option
-@click.option(
-    "--url", metavar="URL", callback=_read_url,
-    help="Print what a webhook outside of the cluster needs there; the API server reaches it at this address.",
-)  # fmt: skip
 @click.option(
     "--client-authority", metavar="FILE", type=click.File(), callback=_read_authority,
     help="Who signs the API servers' client certificates, as PEM: the webhook then takes reviews from them alone.",
@@ -82,13 +69,10 @@ def _read_networks(_context: click.Context, _parameter: click.Parameter, texts: 
     help="Print CastSlice's rewrite as a policy of the API server's own, which needs nothing else installed.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Form.")
-def command(  # noqa: PLR0913, PLR0917 - options
-    namespace: str,
+def command(
+    effective: Effective,
     image: str,
     cert_manager: bool,
-    node_backend: str,
-    settings: SettingsFile,
-    url: str | None,
     client_authority: str,
     pod_networks: tuple[str, ...],
     only: tuple[str, ...],
@@ -97,7 +81,9 @@ def command(  # noqa: PLR0913, PLR0917 - options
 ) -> None:
     """Print what installs gpuslice on a cluster of Kubernetes 1.36 or later.
 
-    The webhook makes its own certificates, and renews them, unless cert-manager is to.
+    The webhook makes its own certificates, and renews them, unless cert-manager is to. With the address of a webhook
+    outside of the cluster, it prints what that needs there. The configuration is stored in the cluster, where webhook,
+    controller and agents read it; gpuslice runs in the namespace gpuslice-system unless it says otherwise.
 
     \b
     Example:
@@ -105,10 +91,11 @@ def command(  # noqa: PLR0913, PLR0917 - options
       gpuslice manifests --image registry.example/gpuslice:1 --cert-manager
       gpuslice manifests --client-authority /etc/kubernetes/pki/front-proxy-ca.crt --pod-network 10.244.0.0/16
       gpuslice manifests --only crds --only classes -o json
-      gpuslice manifests --settings examples/settings.toml --node-backend extended
+      gpuslice manifests --config examples/configuration.yaml | kubectl apply -f -
       gpuslice manifests --admission-policy | kubectl apply -f -
       gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
     """
+    url = effective.configuration.webhook.registration.url
     if admission_policy and (only or cert_manager or url):
         raise click.UsageError("--admission-policy stands alone: it installs no webhook")
     if url and (client_authority or pod_networks):
@@ -119,12 +106,11 @@ def command(  # noqa: PLR0913, PLR0917 - options
     if url and cert_manager:
         raise click.UsageError("--cert-manager is for a webhook in the cluster: with --url, start it with --host")
     options = Options(
-        namespace=namespace,
+        namespace=effective.configuration.cluster.namespace or NAMESPACE,
         image=image,
         cert_manager=cert_manager,
-        node_backend=Backend(node_backend),
         url=url,
-        settings_file=settings,
+        said=effective.said,
         client_authority=client_authority,
         pod_networks=pod_networks,
     )

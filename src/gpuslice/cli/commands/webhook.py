@@ -7,24 +7,25 @@ import gc
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpuslice.cli.options import parameters
-from gpuslice.cli.options.settings import settings_option
-from gpuslice.model import quantities
+from gpuslice.cli.options import logging
+from gpuslice.cli.options.configuration import Flag, configured
+from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from typing import Any, TextIO
+    from typing import Any
 
     from gpuslice.admission.context import Context
     from gpuslice.admission.webhook.cluster_view import Cluster
     from gpuslice.admission.webhook.server import Options
-    from gpuslice.dialects.settings_file import SettingsFile
+    from gpuslice.configuration.effective import Effective
     from gpuslice.http.serving_certificate import ServingCertificate
     from gpuslice.kube.api import Api
     from gpuslice.kube.informers import Informers
@@ -36,116 +37,56 @@ if TYPE_CHECKING:
 _SWITCH_SECONDS: Final = 0.0005
 
 
-def _read_bytes(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    try:
-        return quantities.parse_bytes(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="For reviews, by HTTPS.")
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True,
-    help="For /metrics, /healthz and /readyz, by HTTP.",
-)  # fmt: skip
-@click.option("--address", metavar="IP", default="", help="Listen on this address alone.  [default: on all]")
-@click.option("--certificate", metavar="FILE", type=click.Path(path_type=Path), help="A PEM file, with its chain.")
-@click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The certificate's key, as PEM.")
-@click.option(
-    "--host", "hosts", metavar="NAME", multiple=True,
-    help="Make certificates for this name or address, keep them in the cluster, and have the API server trust them, "
-    "instead of --certificate; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--client-authority", metavar="FILE", type=click.Path(path_type=Path),
-    help="A PEM file: take reviews only from clients with a certificate of this authority, as API servers can have. "
-    "May come later, into its folder.",
-)  # fmt: skip
-@click.option(
-    "--client-name", "client_names", metavar="NAME", multiple=True,
-    help="With --client-authority: and with this name; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--configuration", metavar="NAME", default="gpuslice", show_default=True,
-    help="With --host: the webhook configurations that are to trust them.",
-)  # fmt: skip
-@click.option(
-    "--namespace", metavar="NAME", help="With --host: where they are kept.  [default: that of the credentials]"
+@configured(
+    Flag("--port", "webhook.port"),
+    Flag("--metrics-port", "webhook.metricsPort"),
+    Flag("--address", "webhook.address"),
+    Flag("--certificate", "webhook.certificate"),
+    Flag("--key", "webhook.key"),
+    Flag("--host", "webhook.hosts"),
+    Flag("--client-authority", "webhook.clientAuthority"),
+    Flag("--client-name", "webhook.clientNames"),
+    Flag("--configuration", "webhook.registration.name"),
+    Flag("--namespace", "cluster.namespace"),
+    Flag("--policies", "webhook.policies", also=("--policy",)),
+    Flag("--kubeconfig", "cluster.kubeconfig"),
+    Flag("--drain", "webhook.drain"),
+    Flag("--max-body", "webhook.maxBody"),
+    Flag("--max-connections", "webhook.maxConnections"),
+    Flag("--log", "logging.form"),
 )
-@click.option(
-    "--policy", "--policies", "policies", metavar="FILE", multiple=True, type=click.File(),
-    help="SlicePolicy objects that are in force, instead of a cluster's; may be given several times.",
-)  # fmt: skip
-@settings_option
-@click.option(
-    "--kubeconfig", metavar="FILE", type=click.Path(path_type=Path),
-    help="The cluster to serve.  [default: the one of the pod that it runs in, else none]",
-)  # fmt: skip
-@click.option(
-    "--drain", metavar="DURATION", callback=parameters.duration, default="5s", show_default=True,
-    help="How long requests are still taken after SIGTERM.",
-)  # fmt: skip
-@click.option(
-    "--max-body", metavar="SIZE", callback=_read_bytes, default="4MiB", show_default=True, help="Of one review."
-)
-@click.option(
-    "--max-connections", type=click.IntRange(1), default=1024, show_default=True,
-    help="When there are more, one of the address that has most goes.",
-)  # fmt: skip
-@click.option("--log", "form", type=click.Choice(["console", "json"]), help="Form.  [default: json unless a terminal]")
-def command(  # noqa: PLR0913, PLR0917 - options
-    port: int,
-    metrics_port: int,
-    address: str,
-    certificate: Path | None,
-    key: Path | None,
-    hosts: tuple[str, ...],
-    client_authority: Path | None,
-    client_names: tuple[str, ...],
-    configuration: str,
-    namespace: str | None,
-    policies: tuple[TextIO, ...],
-    settings: SettingsFile,
-    kubeconfig: Path | None,
-    drain: float,
-    max_body: int,
-    max_connections: int,
-    form: str | None,
-) -> None:
+def command(effective: Effective) -> None:
     """Serve the admission webhook: POST /mutate, /validate and /validate-policy.
 
     The certificate's files and the authority's are read again when they change. On SIGTERM the server says that it is
     not ready, goes on answering for a while, and ends when the last request is answered; a new one can listen on the
     same ports in the meantime.
 
-    The settings are read at the start; the webhook configurations depend on them, so give the same file to
+    The configuration is read at the start; the webhook configurations depend on it, so give the same file to
     `gpuslice manifests`. Without a cluster it decides by the policies that it is given, and makes no claim templates.
 
     \b
     Example:
       gpuslice webhook --certificate tls.crt --key tls.key
+      gpuslice webhook --config examples/configuration.yaml --certificate tls.crt --key tls.key
       gpuslice webhook --certificate tls.crt --key tls.key --policies policy.yaml --port 9443
       gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
       gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host webhook.example
       curl --cacert ca.crt -H 'Content-Type: application/json' -d @review.json https://localhost:8443/mutate
     """
-    in_cluster = not policies and (kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ)
-    files = (certificate, key) if certificate is not None and key is not None else None
-    if (files is None) != bool(hosts) or (files is None and (certificate or key)):
+    configuration = effective.configuration
+    webhook = configuration.webhook
+    kubeconfig = None if configuration.cluster.kubeconfig is None else Path(configuration.cluster.kubeconfig)
+    in_cluster = not webhook.policies and (kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ)
+    files = (Path(webhook.certificate), Path(webhook.key)) if webhook.certificate is not None and webhook.key else None
+    if files is None and not webhook.hosts:
         raise click.UsageError(
             "which certificate? Give --certificate and --key, for example tls.crt and tls.key, or --host for its own"
         )
-    if hosts and not in_cluster:
+    if webhook.hosts and not in_cluster:
         raise click.UsageError("--host keeps certificates in a cluster: give --kubeconfig as well")
-    if client_names and client_authority is None:
-        raise click.UsageError("--client-name is of a certificate that is asked for: give --client-authority as well")
-    if policies and kubeconfig is not None:
-        raise click.UsageError("--policies is for a server without a cluster: give it or --kubeconfig")
-    from gpuslice.system import logs
-
-    form = form or ("console" if sys.stderr.isatty() else "json")
-    logs.configure(form, debug=os.environ.get("GPUSLICE_DEBUG", "") not in ("", "0"))
+    logging.configure(configuration.logging)
 
     import uvloop
 
@@ -153,20 +94,23 @@ def command(  # noqa: PLR0913, PLR0917 - options
     from gpuslice.http.connection import Limits
 
     options = Options(
-        address=address,
-        port=port,
-        metrics_port=metrics_port,
-        max_connections=max_connections,
-        drain_seconds=drain,
-        limits=Limits(body_bytes=max_body),
+        address=webhook.address,
+        port=webhook.port,
+        metrics_port=webhook.metrics_port,
+        max_connections=webhook.max_connections,
+        drain_seconds=webhook.drain_seconds,
+        limits=Limits(body_bytes=webhook.max_body_bytes),
     )
-    callers = _Callers(client_authority, client_names)
+    callers = _Callers(
+        None if webhook.client_authority is None else Path(webhook.client_authority), webhook.client_names
+    )
     if in_cluster:
-        own = _OwnCertificates(hosts, configuration, namespace)
-        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, settings.settings))
+        own = _OwnCertificates(webhook.hosts, webhook.registration.name, configuration.cluster.namespace)
+        excluded = webhook.registration.excluded_namespaces
+        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, effective.settings, excluded))
     else:
         assert files is not None, "checked above"
-        uvloop.run(_serve_alone(options, callers, files, _context(policies, settings.settings)))
+        uvloop.run(_serve_alone(options, callers, files, _context(webhook.policies, effective.settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +218,7 @@ async def _serve_cluster(
     source: tuple[Path, Path] | _OwnCertificates,
     kubeconfig: Path | None,
     settings: Settings,
+    excluded: tuple[str, ...],
 ) -> None:
     from gpuslice.admission.cluster.state import ClusterState
     from gpuslice.kube import credentials
@@ -285,7 +230,7 @@ async def _serve_cluster(
     process = _Process()
     async with Api(credentials.load(kubeconfig, os.environ), "webhook") as api:
         informers = Informers(api)
-        state = ClusterState(api, informers, settings, excluded=_excluded_namespaces(api, kubeconfig))
+        state = ClusterState(api, informers, settings, excluded=excluded or _excluded_namespaces(api, kubeconfig))
         callers.load(process)
         reconcilers = []
         if isinstance(source, _OwnCertificates):
@@ -323,14 +268,19 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _context(policies: tuple[TextIO, ...], settings: Settings) -> Context:
+def _context(policies: tuple[str, ...], settings: Settings) -> Context:
     from gpuslice.admission.context import Context
 
     if not policies:
         return Context(settings=settings)
     from gpuslice.cli.commands.admit import load_policy_files
 
-    return Context(settings=settings, policies=load_policy_files(policies))
+    try:
+        with ExitStack() as opened:
+            files = [opened.enter_context(Path(name).open()) for name in policies]
+            return Context(settings=settings, policies=load_policy_files(files))
+    except OSError as error:
+        raise GpusliceError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _say_ready(reviews: str, metrics: str) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from gpuslice.model.errors import GpusliceError
+from gpuslice.system.kubernetes_yaml import KubernetesLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _SEPARATOR: Final = re.compile(r"^---(?:\s*$|\s*#.*$|(?=\s))", re.MULTILINE)
 
@@ -33,7 +34,7 @@ def read(text: str, name: str) -> Iterator[Document]:
     line = 1
     for part in _split(text):
         try:
-            value = yaml.load(part, _Loader)  # noqa: S506 - derived from the safe loader
+            value = yaml.load(part, KubernetesLoader)  # noqa: S506 - derived from the safe loader
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{name}:{line + mark.line}" if mark else name
@@ -74,41 +75,6 @@ def _split(text: str) -> Iterator[str]:
         yield text[start : separator.start()]
         start = separator.end()
     yield text[start:]
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads as kubectl does: no dates, no numbers to base 60, every key is a text, and nothing is inside itself."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401 - as PyYAML has it
-        if self.check_event(yaml.AliasEvent):
-            alias = self.peek_event()  # type: ignore[no-untyped-call]  # in the stubs of PyYAML
-            node = self.anchors.get(alias.anchor)
-            if isinstance(node, yaml.CollectionNode) and node.end_mark is None:
-                raise yaml.composer.ComposerError(
-                    None, None, f"the anchor {alias.anchor!r} is used inside itself", alias.start_mark
-                )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002 - as PyYAML declares it
-        found = super().construct_mapping(node, deep)
-        return {key if isinstance(key, str) else _as_text(key): value for key, value in found.items()}
-
-
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _starts in (
-    ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
-    ("int", r"[-+]?(?:0b[01]+|0[0-7]+|0|[1-9][0-9]*|0x[0-9a-fA-F]+)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
-    ("merge", r"<<", "<"),
-):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), [*_starts.replace("\0", ""), ""]
-    )
-
-
-def _as_text(key: object) -> str:
-    return str(key).lower() if isinstance(key, bool) else "null" if key is None else str(key)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -32,10 +32,11 @@ def start() -> AgentClient:
         folder = Path(tempfile.mkdtemp(prefix="gpuslice-run-", dir=os.environ.get("XDG_RUNTIME_DIR") or None))
     except OSError as error:
         raise _failed(f"{error.filename}: {error.strerror}") from None
-    environment = preload.outside(os.environ)
+    # A configuration of this machine's agent is not that of one program's: it could make it serve the kubelet.
+    environment = {name: value for name, value in preload.outside(os.environ).items() if name != "GPUSLICE_CONFIG"}
     log = folder / "agent.log"
     command = [sys.executable, "-P", "-c", _MAIN, "--private-to", str(os.getpid())]
-    command += ["--state", str(folder), "--metrics", "none"]
+    command += ["--state", str(folder), "--metrics", "none", "--log", "console"]
     with log.open("wb") as errors:
         agent = subprocess.Popen(
             command,

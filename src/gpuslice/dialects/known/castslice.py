@@ -25,14 +25,18 @@ if TYPE_CHECKING:
 
 OPTIMIZE: Final = PodField("castops.io/optimize", forms.AnyText(), setting="castslice.annotations.optimize")
 RATIO_FORM: Final = forms.PositiveNumber()
-RATIO: Final = PodField("castops.io/slice-ratio", RATIO_FORM, setting="castslice.annotations.slice-ratio")
+RATIO: Final = PodField("castops.io/slice-ratio", RATIO_FORM, setting="castslice.annotations.sliceRatio")
 #: Its form depends on the presets, which a policy can change: the API server cannot know it.
-WORKLOAD: Final = PodField("castops.io/workload-type", forms.AnyText(), setting="castslice.annotations.workload-type")
+WORKLOAD: Final = PodField("castops.io/workload-type", forms.AnyText(), setting="castslice.annotations.workloadType")
 _KNOWN: Final[Mapping[str, int]] = MappingProxyType({"training": 4, "inference": 2, "batch": 2, "dev": 1})
-#: Slots by workload type.
-PRESETS: Final = Setting("castslice.presets", _KNOWN, presets("a workload type", "training"), kind=dict)
-#: Slots where the pod does not say.
-DEFAULT_SLOTS: Final = Setting("castslice.default-slots", 1, slots)
+PRESETS: Final = Setting(
+    "castslice.presets",
+    _KNOWN,
+    presets("a workload type", "training"),
+    kind=dict,
+    description="Slots by workload type. A file that names any names them all.",
+)
+DEFAULT_SLOTS: Final = Setting("castslice.defaultSlots", 1, slots, description="Slots where the pod does not say.")
 
 
 def _read(said: Said) -> Asked:

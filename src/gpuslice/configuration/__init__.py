@@ -1,0 +1,1 @@
+"""The configuration of an installation: one versioned file for webhook, controller and agent."""
