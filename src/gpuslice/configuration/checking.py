@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import msgspec
 from gpuslice.configuration import fields, forms
 from gpuslice.configuration.problems import Problem
 from gpuslice.configuration.schema import API_VERSION, KIND
-from gpuslice.model.settings import SettingsError
+from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,6 +65,8 @@ def _problems_in_section(
 
 def _suggestion(key: str, siblings: Iterable[str], prefix: str, known: tuple[str, ...]) -> str:
     """What its author probably meant: a field beside it, or one of that name elsewhere."""
+    import difflib
+
     siblings = [each for each in siblings if each not in _HEADER]
     by_likeness = {_plain(each): each for each in siblings}
     if close := difflib.get_close_matches(_plain(key), by_likeness, n=1, cutoff=0.75):
@@ -100,7 +101,7 @@ def _problems_of_setting(field: Field, setting: Any, value: object, source: str)
 def _refusals(field: Field, setting: Any, value: object, source: str) -> list[Problem]:  # noqa: ANN401 - of any type
     try:
         setting.check(field.path, value)
-    except SettingsError as error:
+    except GpusliceError as error:
         path, _, text = str(error).partition(": ")
         return [Problem(source, path, text)]
     return []
@@ -111,6 +112,8 @@ def _complaint(kind: Any, form: forms.Form, value: object, choices: tuple[str, .
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         if choices:
+            import difflib
+
             meant = difflib.get_close_matches(str(value).lower(), choices, n=1)
             return f"{_shown(value)} is none of {', '.join(choices)}{f'; did you mean {meant[0]}?' if meant else ''}"
         return f"{_shown(value)} is not {form.what}; {form.remedy}"

@@ -6,7 +6,6 @@ A type for msgspec is derived from the declarations, so that the schema, the ref
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -56,8 +55,7 @@ _FORMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SettingForm(forms.Form):
+class SettingForm(forms.Form, frozen=True):
     """Checks as the dialect declares it."""
 
     setting: Setting[Any] | None = None

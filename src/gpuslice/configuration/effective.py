@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,16 +20,14 @@ if TYPE_CHECKING:
 _HEADER = {"apiVersion": API_VERSION, "kind": KIND}
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """A document, and who wrote it: a file's name, for example. Later layers override earlier ones."""
 
     source: str
     document: Document
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(msgspec.Struct, frozen=True):
     """A single value that counts more than every layer. Entries of a mapping are put beside those that are there."""
 
     source: str
@@ -38,15 +35,14 @@ class Override:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(msgspec.Struct, frozen=True):
     """A configuration, and where it comes from."""
 
     configuration: Configuration
     #: By path; entries of mappings have paths of their own. What is not here is the default.
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: What was said, as a document, with no default in it.
-    said: Document = field(default_factory=dict)
+    said: Document = msgspec.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a configuration."""
 
     path: str
@@ -85,6 +83,7 @@ def at(section: type[msgspec.Struct], path: str) -> Field:
     return own(section, "".join(f"{name}." for name in above))[key]
 
 
+@cache
 def _hints(section: type[msgspec.Struct]) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
     hints = get_type_hints(section, include_extras=True)
     return [(each, hints[each.name]) for each in msgspec.structs.fields(section)]

@@ -6,13 +6,10 @@ are written; the defaults are trusted, and a test looks at them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
-from urllib.parse import urlsplit
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from gpuslice.model import durations, quantities
 
@@ -20,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """What a value must be."""
 
     #: As a message has it: "a port".
@@ -73,6 +69,8 @@ def _url(text: str) -> None:
 
 def _takes(url: str) -> bool:
     """Whether the API server takes it for a webhook's."""
+    from urllib.parse import urlsplit
+
     try:
         found = urlsplit(url)
         return found.scheme == "https" and bool(found.hostname) and found.port != 0 and not set("@?#").intersection(url)
@@ -82,6 +80,8 @@ def _takes(url: str) -> bool:
 
 def _address(text: str) -> None:
     """Empty, or an IP address: a name could mean several."""
+    from ipaddress import ip_address
+
     if text and text != "localhost":
         ip_address(text)
 

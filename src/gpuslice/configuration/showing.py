@@ -23,10 +23,10 @@ _WIDEST: Final = 60
 def as_yaml(effective: Effective) -> str:
     """With a comment at each value that says where it comes from."""
     lines = list(_lines(effective))
-    column = min(_WIDEST, max(len(text) for text, _ in lines)) + 2
+    column = min(_WIDEST, max(len(text) for text, _ in lines))
     # A name of a file may hold whatever it likes; a comment ends with its line.
     return "".join(
-        f"{text.ljust(column)}# {source if source.isprintable() else ascii(source)}\n" if source else f"{text}\n"
+        f"{text.ljust(column)}  # {source if source.isprintable() else ascii(source)}\n" if source else f"{text}\n"
         for text, source in lines
     )
 

@@ -158,6 +158,13 @@ def test_what_is_shown_can_be_read_again_and_is_shown_the_same(chosen: dict[str,
     assert effective.load([Layer("shown", parsed_json)]).configuration == first.configuration
 
 
+def test_a_long_value_is_kept_apart_from_where_it_comes_from() -> None:
+    long = "/a" * 50
+    shown = showing.as_yaml(effective.load(overrides=[Override("--audit-log", "agent.auditLog", long)]))
+    assert f"auditLog: {long}  # --audit-log" in shown
+    assert reading.parse(shown, "shown")["agent"]["auditLog"] == long
+
+
 def test_the_name_of_a_file_cannot_break_what_is_shown() -> None:
     named = effective.load([Layer("a\nb: 4", reading.parse(HEADER + "webhook: {port: 1}", "file"))])
     assert reading.parse(showing.as_yaml(named), "shown")["webhook"]["port"] == 1

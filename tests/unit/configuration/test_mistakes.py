@@ -63,7 +63,7 @@ def refused(text: str, header: str = HEADER) -> list[str]:
         ("webhook: {address: here}", "file: webhook.address: 'here' does not appear to be an IPv4 or IPv6 address"),
         ("webhook: {certificate: ''}", "file: webhook.certificate: '' is nothing; write a text, or leave the field ou"),
         ("webhook: {registration: {service: a}}", "file: webhook.registration.service: 'a' is not a namespace and a"),
-        ("webhook: {registration: {url: http://a.example}}", "file: webhook.registration.url: 'http://a.example' is no ad"),
+        ("webhook: {registration: {url: http://a.example}}", "file: webhook.registration.url: 'http://a.example' is"),
         ("controller: {templateGrace: 1s}", "file: controller.templateGrace: a pod may be on its way that needs a tem"),
         ("agent: {metrics: '9500'}", "file: agent.metrics: '9500' is not where metrics can be served; write ADDRESS:P"),
         ("agent: {checkInterval: 2m}", "file: agent.checkInterval: '2m' is out of range; write 0.05s to 60s"),

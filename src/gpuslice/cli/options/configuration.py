@@ -7,11 +7,11 @@ field's (see configuration/schema.py). A value from a flag is checked as one fro
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from msgspec import Struct
 
 from gpuslice.configuration import effective, fields
 from gpuslice.configuration.effective import Effective, Layer, Override
@@ -29,8 +29,7 @@ VARIABLE: Final = "GPUSLICE_CONFIG"
 _FILE: Final = "config_file"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """A flag for one field."""
 
     #: As `--port`.
@@ -93,8 +92,7 @@ def _help(field: Field) -> str:
     return f"{text}  [default: {field.default}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(Struct, frozen=True):
     """How a command's configuration is made of what it is called with."""
 
     flags: tuple[Flag, ...] = ()
