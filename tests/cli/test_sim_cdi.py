@@ -53,7 +53,7 @@ def test_writing_again_replaces_the_spec(gpuslice_command: Path, simulated: Simu
     program = """
 import sys
 from pathlib import Path
-from gpuslice.node.partitions import Partitions
+from gpuslice.node.gpus.partitions import Partitions
 print(Partitions(Path(sys.argv[1])).make(sys.argv[2], "1g.5gb", 6))
 """
     uuid = machine.machine.description().gpus[0].uuid.decode()

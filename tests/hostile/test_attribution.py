@@ -50,7 +50,7 @@ PROGRAM = str(Path(__file__).parents[1] / "node" / "gpu_user.py")
 OWNER = """
 import os, subprocess, sys
 from pathlib import Path
-from gpuslice.node.client import AgentClient
+from gpuslice.node.admin.client import AgentClient
 state, program, user = sys.argv[1:]
 os.environ["GPUSLICE_IPC_TOKEN"] = Path(state, "token").read_text().strip()
 child = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

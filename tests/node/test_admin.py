@@ -27,7 +27,7 @@ NOBODY = 65534
 AS_NOBODY = """
 import json, os, sys
 from pathlib import Path
-from gpuslice.node.client import AgentClient
+from gpuslice.node.admin.client import AgentClient
 from gpuslice.node.errors import AgentError
 path, token, *request = sys.argv[1:]
 os.setgid(65534)

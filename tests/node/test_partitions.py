@@ -138,7 +138,7 @@ def test_a_gpu_in_use_keeps_its_mode_and_says_so(simulated: Simulated, tmp_path:
     program = f"""
 import pynvml
 from pathlib import Path
-from gpuslice.node.partitions import PartitionError, Partitions
+from gpuslice.node.gpus.partitions import PartitionError, Partitions
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 uuid = pynvml.nvmlDeviceGetUUID(gpu)
@@ -267,8 +267,8 @@ def test_killed_at_any_moment_nothing_is_left_that_is_not_on_record(simulated: S
     preamble = f"""
 import pynvml, random
 from pathlib import Path
-from gpuslice.node import mig
-from gpuslice.node.partitions import Partitions
+from gpuslice.node.gpus import mig
+from gpuslice.node.gpus.partitions import Partitions
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 uuid = pynvml.nvmlDeviceGetUUID(gpu)

@@ -235,7 +235,7 @@ async def _webhook(
         monkeypatch.setattr(webhook_command, "_settle", lambda: None)
         return asyncio.create_task(
             webhook_command._serve_cluster(
-                options, callers, certificates if own else pair, cluster.kubeconfig, ClusterSettings()
+                options, callers, certificates if own else pair, cluster.kubeconfig, ClusterSettings(), ()
             )
         )
 
