@@ -211,6 +211,12 @@ def test_a_private_agent_does_not_outlive_a_refused_session(lonely_node: Node) -
     eventually(lambda: not list(lonely_node.runtime.iterdir()), "its folder is removed")
 
 
+def test_a_private_agent_does_not_read_the_configuration_of_the_node_s_agent(lonely_node: Node, tmp_path: Path) -> None:
+    extra = {"GPUSLICE_CONFIG": str(tmp_path / "absent.yaml")}
+    lonely_node.gpuslice("run", "--limit", "1GiB", "--", "touch", str(tmp_path / "ran"), extra=extra)
+    assert (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("broken", ["folder", "agent"])
 def test_nothing_runs_if_no_agent_can_be_started(lonely_node: Node, tmp_path: Path, broken: str) -> None:
     if broken == "folder":
