@@ -23,16 +23,15 @@ from gpuslice.node.claims.cdi import CdiFolder
 from gpuslice.node.claims.checkpoint import Checkpoint
 from gpuslice.node.claims.claim_sessions import ClaimSessions
 from gpuslice.node.claims.devices import NodeDevices
-from gpuslice.node.claims.preparing import Preparing
+from gpuslice.node.claims.preparing import ClaimPreparer
 from gpuslice.node.claims.resource_claims import Allocated, Claim, ClaimReference
+from gpuslice.node.disk import DiskThread
 from gpuslice.node.gpus.partitions import Partitions
 from gpuslice.node.sessions.registry import Registry
 from gpuslice.node.sessions.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from gpuslice.node.claims.checkpoint import PreparedClaim
 
 CLAIM = ClaimReference("team", "crash", "cccccccc-1111-2222-3333-444444444444")
 _CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir"}
@@ -80,27 +79,20 @@ async def run(folder: Path, gpus: Sequence[str], last: int, command: str) -> dic
     state, log = StateFolder(folder / "state"), structlog.get_logger()
     state.prepare()
     audit = Audit(None, log)
-    registry = Registry(state, audit, log, asyncio.get_running_loop(), max_descriptors=1024)
+    disk = DiskThread()
+    registry = Registry(state, audit, log, asyncio.get_running_loop(), disk, max_descriptors=1024)
     registry.load()
     folder_of_specs = CdiFolder(folder / "cdi")
-    sessions = ClaimSessions(registry, state, folder_of_specs, folder / "lib", audit)
+    sessions = ClaimSessions(registry, state, folder_of_specs, folder / "lib", audit, disk)
     checkpoint, partitions = Checkpoint(state.prepared, state.single_checkpoint), Partitions(state.partitions)
-    told: list[PreparedClaim] = []
-
-    async def partitioned() -> None:
-        pass
-
-    preparing = Preparing(
-        OneClaim(gpus), NodeDevices("node-1"), partitions, sessions, checkpoint, log,
-        prepared=told.append, partitioned=partitioned,
-    )  # fmt: skip
+    preparer = ClaimPreparer(OneClaim(gpus), NodeDevices("node-1"), partitions, sessions, checkpoint, disk, log)
     sys.addaudithook(Steps(str(folder), last))
     if command == "recover":
-        await preparing.recover()
+        await preparer.recover()
     elif command == "prepare":
-        await preparing.prepare(CLAIM)
+        await preparer.prepare(CLAIM)
     else:
-        await preparing.unprepare(CLAIM)
+        await preparer.unprepare(CLAIM.uid)
     found = {
         "phases": {uid: claim.phase for uid, claim in checkpoint.claims.items()},
         "limits": sorted(gpu.limit_bytes for each in registry.sessions.values() for gpu in each.record.gpus),

@@ -131,7 +131,9 @@ class AgentProcess:
         return self.client().create(limit, **options)
 
     def audit(self, operation: str = "") -> list[dict[str, Any]]:
-        """The audit lines, of that operation."""
+        """The audit lines, of that operation. A running agent answers after it wrote what happened before."""
+        if self.process is not None and self.process.poll() is None:
+            self.client().status()
         lines = self.audit_log.read_text().splitlines() if self.audit_log.exists() else []
         events = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
         return [event for event in events if operation in ("", event["operation"])]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
 from gpuslice.node.gpus import counters, inventory, mig
-from gpuslice.node.gpus.fleet import Fleet
+from gpuslice.node.gpus.gpu_watcher import GpuStates
 from gpuslice.node.gpus.hardware import GpuInstance
 from gpuslice.node.gpus.health import APPLICATION_XIDS, Health, Illness, XidEvents
 from gpuslice.node.gpus.nvml import NvmlUnavailableError
@@ -150,23 +150,23 @@ def test_a_gpu_off_the_bus_is_told_apart_though_nvml_answers_nothing_about_it() 
 @on_machine("2xT4")
 def test_a_lost_gpu_is_still_known_and_ill() -> None:
     with folder() as state:
-        fleet = Fleet(GpuPolicies(), Partitions(state / "partitions"), Health(state / "health"))
-        assert [each.illness for each in fleet.refresh()] == [None, None]
+        gpus = GpuStates(GpuPolicies(), Partitions(state / "partitions"), Health(state / "health"))
+        assert [each.illness for each in gpus.refresh()] == [None, None]
         inject(0, 79)
-        lost, well = fleet.refresh()
+        lost, well = gpus.refresh()
         assert (lost.illness, well.illness) == (Illness(), None)
         assert lost.gpu.memory_bytes == well.gpu.memory_bytes
 
 
 @on_machine()
-def test_the_fleet_tells_our_partitions_from_those_of_others() -> None:
+def test_our_partitions_are_told_from_those_of_others() -> None:
     with folder() as state:
         partitions = Partitions(state / "partitions")
-        fleet = Fleet(GpuPolicies(), partitions, Health(state / "health"))
-        (before,) = fleet.refresh()
+        gpus = GpuStates(GpuPolicies(), partitions, Health(state / "health"))
+        (before,) = gpus.refresh()
         partitions.make(before.gpu.uuid, "2g.10gb", 4)
         nvml.create_instance(nvml.gpu(), 19, 6, 1)
-        (after,) = fleet.refresh()
+        (after,) = gpus.refresh()
         assert after.gpu.mig_enabled
         assert [(one.profile, one.placement.start) for one in after.foreign] == [("1g.5gb", 6)]
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.node.conftest import StartTenant
     from tests.node.support import AgentProcess
 
+#: A tenant takes a while to start on a busy machine, and attaches before that.
+TTL_SECONDS = 5.0
+
 
 @pytest.fixture
 def owner() -> Iterator[subprocess.Popen[bytes]]:
@@ -37,7 +40,7 @@ def exists(agent: AgentProcess, name: str) -> bool:
 def test_an_expired_session_denies_and_is_released_with_its_last_process(
     agent: AgentProcess, tenant: StartTenant
 ) -> None:
-    session = agent.create(ttl_seconds=5)  # a tenant takes a while to start on a busy machine
+    session = agent.create(ttl_seconds=TTL_SECONDS)
     first, second = tenant(session), tenant(session)
     first.do("charge", 0, 100 * UNIT)
     eventually(lambda: first.control()[0] == page.EXPIRED)
@@ -54,7 +57,7 @@ def test_an_expired_session_denies_and_is_released_with_its_last_process(
 
 
 def test_an_expired_session_without_processes_is_released(agent: AgentProcess, tenant: StartTenant) -> None:
-    session = agent.create(ttl_seconds=0.5)
+    session = agent.create(ttl_seconds=TTL_SECONDS)
     last = tenant(session)
     eventually(lambda: last.control()[0] == page.EXPIRED)
     last.kill()
@@ -63,17 +66,16 @@ def test_an_expired_session_without_processes_is_released(agent: AgentProcess, t
 
 
 def test_a_session_expires_while_no_agent_runs(agent: AgentProcess, tenant: StartTenant) -> None:
-    session = agent.create(ttl_seconds=5)  # a tenant takes a while to start on a busy machine
+    session = agent.create(ttl_seconds=TTL_SECONDS)
     holder = tenant(session)
     agent.kill()
-    expired = time.clock_gettime(time.CLOCK_BOOTTIME) + 5
-    eventually(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > expired, "the session's time is over")
+    time.sleep(TTL_SECONDS)
     agent.start()
     eventually(lambda: holder.control()[0] == page.EXPIRED)
 
 
 def test_ttl_kill_ends_the_processes(agent: AgentProcess, tenant: StartTenant) -> None:
-    session = agent.create(ttl_seconds=5, ttl_kill=True)
+    session = agent.create(ttl_seconds=TTL_SECONDS, ttl_kill=True)
     doomed = tenant(session)
     assert doomed.process.wait(30) == -9
     eventually(lambda: not exists(agent, session.id))

@@ -1,4 +1,8 @@
-"""The agent: everything on one event loop, from start to SIGTERM."""
+"""The agent: everything on one event loop, from start to SIGTERM.
+
+Background work are parts of a supervisor; beside each part stands what happens when it fails. /healthz and /readyz on
+the metrics port answer from this loop, and name the part that is ill.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from gpuslice.node.admin.messages import AgentView, InventoryGpu
 from gpuslice.node.admin.server import Admin, AdminServer
@@ -22,12 +27,15 @@ from gpuslice.node.attach.mappings import Mappings
 from gpuslice.node.attach.read_only_view import ReadOnlyView
 from gpuslice.node.attach.server import AttachServer
 from gpuslice.node.audit import Audit
+from gpuslice.node.disk import DiskThread
 from gpuslice.node.errors import AgentError
 from gpuslice.node.lifetimes import Lifetimes
 from gpuslice.node.sessions.attribution import Attribution, Surroundings
 from gpuslice.node.sessions.registry import Registry
 from gpuslice.node.sessions.session import HEARTBEAT_SECONDS
 from gpuslice.node.usage.crosscheck import INTERVAL_SECONDS, CrossCheck
+from gpuslice.system.health import Health
+from gpuslice.system.supervision import Restart, SupervisionMetrics, Supervisor
 from gpuslice.system.threads import InspectionThread
 
 if TYPE_CHECKING:
@@ -39,7 +47,10 @@ if TYPE_CHECKING:
     from gpuslice.node.usage.metrics import MetricsServer
 
 _SWEEP_SECONDS: Final = 1.0
-_REPAIR_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 5.0
+#: A heartbeat that is older than that does not come from a loop that works: /healthz says so.
+_STALE_SECONDS: Final = 10.0
+_CALLBACKS: Final = "callbacks"
 _NICENESS: Final = -10
 
 
@@ -66,11 +77,17 @@ class Agent:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
         self._stop = asyncio.Event()
         self._private_pidfd: int | None = None
+        self._health = Health()
+        self._metrics = CollectorRegistry()
+        self._supervision = SupervisionMetrics(self._metrics)
+        self._supervision.add(_CALLBACKS)
+        self._parts = Supervisor(self._health, self._supervision)
 
     async def run(self, ready: Callable[[AgentView], None]) -> None:
         """Serves until it is told to stop. `ready` is called once requests are answered."""
         settings, state = self._settings, self._settings.state
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
         max_descriptors = _raise_descriptors()
         with suppress(OSError):  # short and rare work that others wait for: not behind a node full of busy processes
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
@@ -82,8 +99,10 @@ class Agent:
             audit = Audit(settings.audit_log, self._log)
             stack.callback(audit.close)
             token = state.agent_token(self._environment)
-            self._registry = registry = Registry(state, audit, self._log, loop, max_descriptors=max_descriptors)
+            self._disk = disk = DiskThread()
+            self._registry = registry = Registry(state, audit, self._log, loop, disk, max_descriptors=max_descriptors)
             stack.callback(registry.close)
+            stack.callback(disk.close)
             registry.load()
             self._view = view = ReadOnlyView(state.sessions)
             stack.callback(view.close)
@@ -113,46 +132,83 @@ class Agent:
                 self._log,
             )
             await admin.start()
-            lifetimes = Lifetimes(registry, server, audit, self._log)
-            tasks = [
-                asyncio.create_task(self._regularly(HEARTBEAT_SECONDS, lifetimes.beat)),
-                asyncio.create_task(self._regularly(_SWEEP_SECONDS, lifetimes.sweep)),
-                asyncio.create_task(self._regularly(_SWEEP_SECONDS, registry.settle_found)),
-                asyncio.create_task(self._regularly(_SWEEP_SECONDS, mappings.sweep)),
-                asyncio.create_task(self._regularly(_REPAIR_SECONDS, lifetimes.repair)),
-                asyncio.create_task(check.run()),
-            ]
+            self._add_parts(Lifetimes(registry, server, audit, self._log), mappings)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, audit.reopen)
-            kubernetes = await self._serve_kubelet(registry, audit)
+            node = self._kubernetes_node(audit)
             if settings.metrics is not None:
-                stack.callback(self._serve_metrics(settings.metrics, server, audit, kubernetes).close)
-            ready(self._status())
-            _notify_service_manager(self._environment)
-            await self._stop.wait()
-            self._log.info("stopping", sessions=len(registry.sessions))
-            if kubernetes is not None:
-                await kubernetes.stop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await admin.close()
+                stack.callback(self._serve_metrics(settings.metrics, server, audit, node).close)
+            try:
+                await self._parts.run(self._serve(node, ready))
+            finally:
+                if node is not None:
+                    await node.close()
+                await admin.close()
             for path in (state.attach_socket, state.admin_socket):
                 path.unlink(missing_ok=True)
             if settings.private_to is not None:
                 stack.callback(shutil.rmtree, state.folder, ignore_errors=True)
 
-    async def _serve_kubelet(self, registry: Registry, audit: Audit) -> KubernetesNode | None:
+    def _add_parts(self, lifetimes: Lifetimes, mappings: Mappings) -> None:
+        """What every agent does. A part that misses one turn has missed nothing that the next turn does not do."""
+        registry, server = self._registry, lifetimes.server
+        soon = Restart(shortest=HEARTBEAT_SECONDS, longest=_SWEEP_SECONDS)
+        self._add("heartbeat", HEARTBEAT_SECONDS, lifetimes.beat, soon, stale_seconds=_STALE_SECONDS)
+        self._add("expiry", HEARTBEAT_SECONDS, lifetimes.expire, soon)
+        self._add("connection sweep", _SWEEP_SECONDS, server.sweep, soon)
+        self._add("cells search", _SWEEP_SECONDS, registry.settle_found, soon)
+        self._add("mappings", _SWEEP_SECONDS, mappings.sweep, soon)
+        self._add("release retry", _RETRY_SECONDS, lifetimes.retry_releases, soon)
+        self._parts.add("releases", registry.release_over, soon)
+        self._parts.add("cross-check", self._check.run, Restart(shortest=INTERVAL_SECONDS, longest=5.0))
+        if self._settings.private_to is not None:
+            self._add("private owner", _SWEEP_SECONDS, self._stop_if_alone, soon)
+
+    def _add(
+        self,
+        name: str,
+        seconds: float,
+        work: Callable[[], Awaitable[None] | None],
+        on_failure: Restart,
+        *,
+        stale_seconds: float | None = None,
+    ) -> None:
+        async def repeat() -> NoReturn:
+            while True:
+                if (waiting := work()) is not None:
+                    await waiting
+                part.beat()
+                await asyncio.sleep(seconds)
+
+        part = self._parts.add(name, repeat, on_failure, stale_seconds=stale_seconds)
+
+    async def _serve(self, node: KubernetesNode | None, ready: Callable[[AgentView], None]) -> None:
+        """The process's main part: from the start of serving the kubelet to the signal to stop."""
+        starting = self._health.part("start")
+        try:
+            if node is not None:
+                await node.start()
+            starting.ready()
+            ready(self._status())
+            _notify_service_manager(self._environment)
+            await self._stop.wait()
+            self._log.info("stopping", sessions=len(self._registry.sessions))
+        finally:
+            if node is not None:
+                await node.stop()
+
+    def _kubernetes_node(self, audit: Audit) -> KubernetesNode | None:
         """Imports what most agents on a developer's machine do not need."""
         settings = self._settings
         if settings.kubernetes is None:
             return None
         from gpuslice.node.kubernetes import KubernetesNode
 
-        node = KubernetesNode(settings.kubernetes, self._environment, registry, settings.state, audit, self._log)
-        await node.start()
-        return node
+        return KubernetesNode(
+            settings.kubernetes, self._environment, self._registry, settings.state, audit, self._disk, self._parts,
+            self._log,
+        )  # fmt: skip
 
     def _serve_metrics(
         self, address: str, server: AttachServer, audit: Audit, kubernetes: KubernetesNode | None
@@ -163,18 +219,13 @@ class Agent:
         gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
         sessions = AgentCollector(self._registry, server, audit, asyncio.get_running_loop())
         reviewer = None if kubernetes is None else kubernetes.metrics_reviewer()
-        return MetricsServer(address, sessions, *gpus, reviewer=reviewer)
+        return MetricsServer(address, self._metrics, self._health, sessions, *gpus, reviewer=reviewer)
 
-    async def _regularly(self, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
-        """Whatever goes wrong once is told, and tried again."""
-        while True:
-            try:
-                if (waiting := work()) is not None:
-                    await waiting
-                self._stop_if_alone()
-            except Exception:  # noqa: BLE001 - see above
-                self._log.exception("regular work failed", operation=getattr(work, "__name__", ""))
-            await asyncio.sleep(seconds)
+    def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of a socket or pidfd is no task, so no part fails with it: it is logged and counted here."""
+        self._supervision.failures.labels(_CALLBACKS).inc()
+        error = context.get("exception")
+        self._log.error("a callback failed", part=_CALLBACKS, reason=context.get("message"), exc_info=error)
 
     def _watch_private(self, pid: int, loop: asyncio.AbstractEventLoop) -> int:
         try:
@@ -190,9 +241,8 @@ class Agent:
         self._private_pidfd = None
 
     def _stop_if_alone(self) -> None:
-        """A private agent ends with the process it was started for, once nobody is attached."""
-        alone = self._private_pidfd is None and not self._registry.processes
-        if self._settings.private_to is not None and alone:
+        """A private agent ends with the process it was started for, once no process is attached."""
+        if self._private_pidfd is None and not self._registry.processes:
             self._stop.set()
 
     def _status(self) -> AgentView:

@@ -1,50 +1,54 @@
 """The audit log: who did what to which session, one JSON object per line.
 
-It survives rotation (a file that was moved away is opened anew) and a full disk (lines are lost, counted, and told when
-there is room again). The agent never waits for it and never stops because of it.
+A thread writes it, in the order of what happened: a slow disk delays no process of a tenant. It survives rotation (a
+file that was moved away is opened anew) and a full disk (lines are lost, counted, and told when there is room again).
+The agent never stops because of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
+import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuslice.node.errors import AgentError
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import structlog
 
-#: Refusals that are written in a second: a stranger who knocks all day does not fill the disk.
+#: Refusals that are written in a second: a process that is refused all day does not fill the disk.
 _REFUSALS: Final = 20
 #: What every process does: in the log only with GPUSLICE_DEBUG. Writing a line takes longer than an attach.
 _FREQUENT: Final = ("attach", "detach")
+#: Lines that wait for a slow disk; more are lost and counted.
+_MOST_WAITING: Final = 10_000
+#: How long an acknowledgement waits for the lines before it, and the end of the agent for all.
+_FLUSH_SECONDS: Final = 1.0
 
 
 class Audit:
     """Writes audit lines, and the log line that goes with each."""
 
     def __init__(self, path: Path | None, log: structlog.typing.FilteringBoundLogger) -> None:
-        self._path = path
         self._log = log
-        self._descriptor: int | None = None
-        self._inode = (0, 0)
-        self._lost = 0
         self._refusals = (0, 0)  # the second, and how many in it
-        self.dropped = 0
-        if path is not None:
-            try:
-                self._open(path)
-            except OSError as error:
-                raise AgentError(
-                    "audit_log", f"the audit log {path} cannot be opened ({error.strerror})", field="audit-log"
-                ) from None
+        self._suppressed = 0
+        self._file = None if path is None else _AuditFile(path, log)
+
+    @property
+    def dropped(self) -> int:
+        """Lines that are not in the log."""
+        return self._suppressed + (0 if self._file is None else self._file.dropped)
 
     def write(
         self,
@@ -62,31 +66,119 @@ class Audit:
         event: dict[str, object] = {"operation": operation, "session_id": session_id, "pid": pid, "uid": uid}
         event |= {"bytes": size, "result": result, "error_code": error_code, **more}
         if result in ("denied", "refused") and not self._may_write_refusal():
-            self.dropped += 1
+            self._suppressed += 1
             return
         shown = {name: value for name, value in event.items() if value is not None and name != "operation"}
         tell = self._log.warning if result != "ok" else self._log.debug if operation in _FREQUENT else self._log.info
         tell(operation, operation=operation, **shown)
-        if self._path is not None:
-            self._write({"time": datetime.now(UTC).isoformat(), **event})
+        if self._file is not None:
+            self._file.put({"time": timestamps.micro_time(), **event})
 
     def reopen(self) -> None:
-        """After SIGHUP, or when the file is no longer the one at its path."""
-        if self._path is None:
+        """After SIGHUP: whatever is at the path now is written from here on."""
+        if self._file is not None:
+            self._file.call(self._file.reopen)
+
+    async def flush(self) -> None:
+        """Returns when all lines so far are written, or after a while."""
+        if self._file is None or self._file.idle:
             return
+        written = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the agent has ended meanwhile
+                loop.call_soon_threadsafe(written.set)
+
+        self._file.call(tell)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await written.wait()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _may_write_refusal(self) -> bool:
+        now = int(time.monotonic())
+        second, count = self._refusals
+        self._refusals = (now, 1) if now != second else (now, count + 1)
+        return self._refusals[1] <= _REFUSALS
+
+
+class _AuditFile:
+    """The file, and the thread that writes it. `put` and `call` are the event loop's, all else is the thread's."""
+
+    def __init__(self, path: Path, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._path = path
+        self._log = log
+        self._descriptor: int | None = None
+        self._inode = (0, 0)
+        self._lost = 0
+        self._unwritten = 0
+        self._overflow = 0
+        try:
+            self._open()
+        except OSError as error:
+            raise AgentError(
+                "audit_log", f"the audit log {path} cannot be opened ({error.strerror})", field="audit-log"
+            ) from None
+        self._waiting: queue.SimpleQueue[dict[str, object] | Callable[[], None] | None] = queue.SimpleQueue()
+        self._asked = 0
+        self._done = 0
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        return self._unwritten + self._overflow
+
+    @property
+    def idle(self) -> bool:
+        return self._asked == self._done
+
+    def put(self, event: dict[str, object]) -> None:
+        if self._waiting.qsize() >= _MOST_WAITING:
+            self._overflow += 1
+            return
+        self._asked += 1
+        self._waiting.put(event)
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Has the thread call it after the lines before."""
+        self._asked += 1
+        self._waiting.put(work)
+
+    def close(self) -> None:
+        self._waiting.put(None)
+        self._thread.join(_FLUSH_SECONDS)
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            try:
+                if callable(item):
+                    item()
+                else:
+                    self._write(item)
+            except Exception:  # noqa: BLE001 - the thread goes on: one line is lost, and not all that follow
+                self._unwritten += 1
+                self._log.exception("an audit line is lost", path=str(self._path))
+            self._done += 1
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def reopen(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
         with suppress(OSError):
-            self._open(self._path)
+            self._open()
 
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _open(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    def _open(self) -> None:
+        self._descriptor = os.open(
+            self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600
+        )
         found = os.fstat(self._descriptor)
         self._inode = found.st_dev, found.st_ino
 
@@ -100,7 +192,7 @@ class Audit:
             if not self._lost:
                 self._log.error("the audit log cannot be written; lines are lost", path=str(self._path))
             self._lost += 1
-            self.dropped += 1
+            self._unwritten += 1
             return
         self._lost = 0
 
@@ -109,14 +201,13 @@ class Audit:
             return False
         try:
             written = os.write(self._descriptor, lines)
-            if written != len(lines):  # half a line helps nobody
+            if written != len(lines):  # half a line is no use
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
         except OSError:
             return False
         return written == len(lines)
 
     def _follow_rotation(self) -> None:
-        assert self._path is not None
         try:
             found = self._path.stat()
             same = (found.st_dev, found.st_ino) == self._inode
@@ -124,9 +215,3 @@ class Audit:
             same = False
         if not same or self._descriptor is None:
             self.reopen()
-
-    def _may_write_refusal(self) -> bool:
-        now = int(time.monotonic())
-        second, count = self._refusals
-        self._refusals = (now, 1) if now != second else (now, count + 1)
-        return self._refusals[1] <= _REFUSALS

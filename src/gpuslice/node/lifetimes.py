@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuslice.node.attach.server import AttachServer
     from gpuslice.node.audit import Audit
+    from gpuslice.node.sessions.record import SessionRecord
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Session
 
@@ -28,29 +29,37 @@ class Lifetimes:
         self, registry: Registry, server: AttachServer, audit: Audit, log: structlog.typing.FilteringBoundLogger
     ) -> None:
         self._registry = registry
-        self._server = server
+        self.server = server
         self._audit = audit
         self._log = log
 
     def beat(self) -> None:
-        """Tells every tenant that the agent lives, and ends what has expired."""
-        now_ns, now = time.monotonic_ns(), boottime()
-        due = []
+        """Tells every tenant that the agent lives."""
+        now_ns = time.monotonic_ns()
         for session in self._registry.sessions.values():
             session.control.heartbeat.value = now_ns
-            expires = session.record.expires
-            if expires is not None and now >= expires and session.record.state is SessionState.ACTIVE:
-                due.append(session)
+
+    async def expire(self) -> None:
+        """Ends what has expired: all of it for the tenants first, and then on the disk, which may take long."""
+        now = boottime()
+        due = [
+            session
+            for session in self._registry.sessions.values()
+            if session.record.expires is not None
+            and now >= session.record.expires
+            and session.record.state is SessionState.ACTIVE
+        ]
         for session in due:
             self._expire(session)
+        for session in due:
+            try:
+                await self._registry.update(session, _expired)
+            except OSError as error:  # a next agent finds it expired all the same: its record says when
+                self._log.error("the state folder cannot be written", session_id=session.id, reason=error.strerror)
+            self._registry.release_if_over(session)
 
     def _expire(self, session: Session) -> None:
-        expired = msgspec.structs.replace(session.record, state=SessionState.EXPIRED)
-        try:
-            session.save(expired)
-        except OSError as error:  # the page matters more than the file: a next agent finds it expired all the same
-            self._log.error("the state folder cannot be written", session_id=session.id, reason=error.strerror)
-            session.apply(expired)
+        session.apply(_expired(session.record))
         self._audit.write(
             "expire", session_id=session.id, uid=session.record.owner_uid, processes=len(session.processes)
         )
@@ -64,13 +73,12 @@ class Lifetimes:
                     pid=process.pid,
                     error_code="expired",
                 )
-        self._registry.release_if_over(session)
 
-    def sweep(self) -> None:
-        """Once a second: connections that never asked."""
-        self._server.sweep()
-
-    def repair(self) -> None:
+    def retry_releases(self) -> None:
         """Every few seconds: releases that failed before."""
         for session in list(self._registry.sessions.values()):
             self._registry.release_if_over(session)
+
+
+def _expired(record: SessionRecord) -> SessionRecord:
+    return msgspec.structs.replace(record, state=SessionState.EXPIRED)

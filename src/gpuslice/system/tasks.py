@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_T = TypeVar("_T")
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
@@ -19,3 +24,8 @@ def cancelled_from_within() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and not task.cancelling()
+
+
+async def run_to_completion(work: Coroutine[Any, Any, _T]) -> _T:
+    """The caller may be cancelled; work that was begun is finished all the same, and nothing is left half done."""
+    return await asyncio.shield(asyncio.ensure_future(work))

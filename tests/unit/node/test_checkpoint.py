@@ -18,7 +18,9 @@ from gpuslice.node.claims.checkpoint import (
     Phase,
     PreparedClaim,
     PreparedDevice,
+    PreparedResourceClaim,
     PreparedSession,
+    PreparedSlots,
 )
 from gpuslice.node.errors import AgentError
 from gpuslice.system.files import write_durably
@@ -41,25 +43,31 @@ devices = st.builds(
     partition=st.none() | st.builds(PartitionPlace, names, names, st.integers(0, 7)),
     admin=st.booleans(),
 )
-prepared = st.builds(
-    PreparedClaim,
-    namespace=names,
-    name=names,
-    uid=names,
-    phase=st.sampled_from(Phase),
-    created=st.floats(0, 1e10),
-    pod=names,
-    pod_uid=names,
-    devices=st.lists(devices, max_size=3),
-    sessions=st.lists(st.builds(PreparedSession, request=names, id=names, token=names), max_size=3),
-    slots=st.lists(names, max_size=3),
+common = {
+    "uid": names,
+    "phase": st.sampled_from(Phase),
+    "created": st.floats(0, 1e10),
+    "namespace": names,
+    "pod": names,
+    "devices": st.lists(devices, max_size=3),
+    "sessions": st.lists(st.builds(PreparedSession, request=names, id=names, token=names), max_size=3),
+}
+resource_claims = st.builds(PreparedResourceClaim, name=names, pod_uid=names, **common)
+slots = st.builds(
+    PreparedSlots,
     resource=names,
+    slots=st.lists(names, max_size=3),
+    slots_per_gpu=st.integers(0, 1000),
     container=names,
+    **common,
 )
+prepared = resource_claims | slots
 
 
-def claim(uid: str = "1", phase: Phase = Phase.PREPARED) -> PreparedClaim:
-    return PreparedClaim(namespace="team", name="gpu", uid=uid, phase=phase, created=1.5, devices=[], sessions=[])
+def claim(uid: str = "1", phase: Phase = Phase.PREPARED) -> PreparedResourceClaim:
+    return PreparedResourceClaim(
+        namespace="team", name="gpu", uid=uid, phase=phase, created=1.5, devices=[], sessions=[]
+    )
 
 
 @given(prepared)
@@ -155,9 +163,25 @@ def test_a_claim_that_is_broken_can_be_dropped(opened: Callable[[], Checkpoint],
 # ---- versions ----
 
 
+def old_claim(written: PreparedClaim) -> dict[str, Any]:
+    """A claim, as versions 1 and 2 wrote it: with the fields of both kinds, and no word for the kind."""
+    empty = {"name": "gpu-shared", "pod_uid": "", "slots": [], "resource": "", "slots_per_gpu": 0, "container": ""}
+    content: dict[str, Any] = msgspec.to_builtins(written)
+    del content["kind"]
+    return empty | content
+
+
 def single_file(*claims: PreparedClaim) -> bytes:
     """All claims, as version 1 wrote them."""
-    return msgspec.json.encode({"version": 1, "claims": {each.uid: each for each in claims}})
+    return msgspec.json.encode({"version": 1, "claims": {each.uid: old_claim(each) for each in claims}})
+
+
+@given(prepared)
+def test_a_claim_of_version_2_becomes_one_of_two_kinds(written: PreparedClaim) -> None:
+    if isinstance(written, PreparedSlots) and not written.slots:
+        return  # version 2 knew containers by their slots
+    old = msgspec.json.encode({"version": 2, "claim": old_claim(written)})
+    assert checkpoint.decode(old) == written
 
 
 def test_the_single_file_of_version_1_is_taken_apart(opened: Callable[[], Checkpoint], tmp_path: Path) -> None:
@@ -206,7 +230,7 @@ def test_an_older_version_is_brought_up_to_date_step_by_step() -> None:
         return {"claim": {**old["claim"], "pod": old["claim"]["workload"]}}
 
     def from_second(old: dict[str, Any]) -> dict[str, Any]:
-        return {"claim": {**old["claim"], "phase": "prepared"}}
+        return {"claim": {**old["claim"], "phase": "prepared", "kind": "claim"}}
 
     entry = {"namespace": "team", "name": "gpu", "uid": "1", "created": 1.5, "devices": [], "sessions": []}
     old = json.dumps({"version": 1, "claim": entry | {"workload": "trainer"}}).encode()

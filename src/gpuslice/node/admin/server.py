@@ -1,6 +1,6 @@
 """The admin socket: sessions are made, shown, changed and released here, one JSON line each way.
 
-Whoever asks must know the agent's token. To change a session is for its owner, for root, and for the agent's user.
+A client must know the agent's token. To change a session is for its owner, for root, and for the agent's user.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class Admin:
 
     async def answer(self, line: bytes, peer: Peer) -> bytes:
         """The answer to a line, whatever it is."""
+        answer = await self._answer(line, peer)
+        await self._audit.flush()  # what was done is in the log before it is acknowledged, if the disk allows
+        return answer
+
+    async def _answer(self, line: bytes, peer: Peer) -> bytes:
         operation = "admin"
         try:
             request = decode(line)
@@ -100,7 +105,7 @@ class Admin:
             case messages.Show():
                 return await self._view(self._find(request.id), peer)
             case messages.Limit():
-                return await self._view(self._limit(request, peer), peer)
+                return await self._view(await self._limit(request, peer), peer)
             case messages.Release():
                 return await self._release(request, peer)
             case messages.Status():
@@ -110,7 +115,7 @@ class Admin:
     # ---- requests ----
 
     async def _list(self, peer: Peer) -> list[messages.SessionView]:
-        """All of them, with pauses: nobody who attaches or ends waits for a long list."""
+        """All of them, with pauses: a process that attaches or ends does not wait for a long list."""
         shown = []
         for session in list(self._registry.sessions.values()):
             commands = await self._commands(session)
@@ -150,7 +155,7 @@ class Admin:
             ttl_kill=request.ttl_kill,
         )
         try:
-            session = self._registry.create(record, owner_pidfd)
+            session = await self._registry.create(record, owner_pidfd)
         except BaseException:
             if owner_pidfd is not None:
                 os.close(owner_pidfd)
@@ -171,29 +176,47 @@ class Admin:
         await self._check.look_again()
         return shares.resolve(request.gpus, request.limit, self._check.machine)
 
-    def _limit(self, request: messages.Limit, peer: Peer) -> Session:
+    async def _limit(self, request: messages.Limit, peer: Peer) -> Session:
         session = self._own(request.id, peer)
-        machine = {gpu.uuid: gpu.memory_bytes for gpu in self._check.machine}
-        if request.gpu is not None and not any(_names(request.gpu, gpu.uuid, self._check.index_of(gpu.uuid))
-                                               for gpu in session.record.gpus):  # fmt: skip
+        if not any(self._concerns(request, gpu) for gpu in session.record.gpus):
             raise AgentError("unknown_gpu", f"session {session.id} has no GPU {request.gpu!r}", field="gpu")
-        gpus = []
-        for gpu, use in zip(session.record.gpus, session.use(), strict=True):
-            if request.gpu is None or _names(request.gpu, gpu.uuid, self._check.index_of(gpu.uuid)):
-                new = shares.limit_bytes(request.limit, machine.get(gpu.uuid, 0))
-                # What was granted under a higher limit is no breach of the lower one.
-                tolerated = max(use.held + use.overhead, self._check.held(session, gpu.uuid))
-                gpus.append(msgspec.structs.replace(gpu, limit_bytes=new, tolerated_bytes=tolerated))
-            else:
-                gpus.append(gpu)
         try:
-            session.save(msgspec.structs.replace(session.record, gpus=gpus))
+            await self._registry.update(session, partial(self._with_limit, session, request))
         except OSError as error:
             raise storage_error(f"the limit of session {session.id} cannot be changed", error) from None
+        gpus = self._find(session.id).record.gpus
+        self._tolerate(session, request)
         self._audit.write(
             "limit", session_id=session.id, pid=peer.pid, uid=peer.uid, size=sum(gpu.limit_bytes for gpu in gpus)
         )
         return session
+
+    def _with_limit(self, session: Session, request: messages.Limit, record: SessionRecord) -> SessionRecord:
+        machine = {gpu.uuid: gpu.memory_bytes for gpu in self._check.machine}
+        gpus = []
+        for gpu, held in zip(record.gpus, self._held(session), strict=True):
+            if self._concerns(request, gpu):
+                new = shares.limit_bytes(request.limit, machine.get(gpu.uuid, 0))
+                gpus.append(msgspec.structs.replace(gpu, limit_bytes=new, tolerated_bytes=held))
+            else:
+                gpus.append(gpu)
+        return msgspec.structs.replace(record, gpus=gpus)
+
+    def _tolerate(self, session: Session, request: messages.Limit) -> None:
+        """What was granted under a higher limit is no breach of the lower one, also while the disk was waited for."""
+        for gpu, held in zip(session.record.gpus, self._held(session), strict=True):
+            if self._concerns(request, gpu):
+                gpu.tolerated_bytes = max(gpu.tolerated_bytes, held)
+
+    def _concerns(self, request: messages.Limit, gpu: GpuRecord) -> bool:
+        return request.gpu is None or _names(request.gpu, gpu.uuid, self._check.index_of(gpu.uuid))
+
+    def _held(self, session: Session) -> list[int]:
+        """What the session has on each of its GPUs, by its cells or by NVML."""
+        return [
+            max(use.held + use.overhead, self._check.held(session, gpu.uuid))
+            for gpu, use in zip(session.record.gpus, session.use(), strict=True)
+        ]
 
     async def _release(self, request: messages.Release, peer: Peer) -> messages.SessionView:
         commands = await self._commands(self._own(request.id, peer))
@@ -207,7 +230,7 @@ class Admin:
                 remedy="end them first, or say --force: they keep what they hold and get no more",
             )
         shown = views.view(session, self._socket, commands, with_token=True)
-        self._registry.release(session, f"asked by uid {peer.uid}")
+        await self._registry.release(session, f"asked by uid {peer.uid}")
         shown.state = SessionState.RELEASED.value
         return shown
 

@@ -214,7 +214,7 @@ class AttachServer:
         if request is None:
             raise AttachRefusedError(page.ATTACH_BROKEN, "this is not an attach request of this version")
         session = self._registry.sessions.get(session_id) if is_id(session_id) else None
-        if session is None:
+        if session is None or session.releasing:
             raise AttachRefusedError(page.ATTACH_UNKNOWN, "there is no such session (it may have been released)")
         if not hmac.compare_digest(session.record.token.encode(), request.token):
             raise AttachRefusedError(page.ATTACH_DENIED, "the token is not the session's")

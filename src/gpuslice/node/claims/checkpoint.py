@@ -1,17 +1,22 @@
 """What was prepared for which claim, on disk: the agent's memory of it over a restart.
 
+A prepared claim is one of two kinds: a ResourceClaim (backend `dra`), or the slots of a container (backend `extended`).
+
 Each claim has a file, which is written whole or not at all and says of which version it is. An older one is brought up
 to date step by step; a newer one is refused, because what it says and this agent does not know would be lost. One that
 cannot be read is set aside, and what exists for its claim stays until the claim is prepared again or known to be gone.
 
-Giving back needs no space on the disk: a claim that is being undone is renamed, and then unlinked.
+Unpreparing needs no space on the disk: the claim's file is renamed, and then unlinked.
+
+`ClaimPreparer` owns the checkpoint, and calls it in the disk thread. What others read of it on the event loop
+meanwhile does not change under them: each change makes new dictionaries.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     #: From a version to what its successor would have written.
     Upgrades = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]
 
-VERSION: Final = 2
+VERSION: Final = 3
 _FILE: Final = ".json"
 _UNPREPARING: Final = ".unpreparing.json"
 _BROKEN: Final = ".json.broken"
@@ -37,7 +42,16 @@ def _from_first(old: dict[str, Any]) -> dict[str, Any]:
     return old
 
 
-UPGRADES: Final[Upgrades] = {1: _from_first}
+def _from_second(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 had one kind of claim, in which slots were an empty list if it was a ResourceClaim."""
+    claim = dict(old["claim"])
+    slots = bool(claim.get("slots"))
+    for field in ("name", "pod_uid") if slots else ("slots", "resource", "slots_per_gpu", "container"):
+        claim.pop(field, None)
+    return old | {"claim": claim | {"kind": "slots" if slots else "claim"}}
+
+
+UPGRADES: Final[Upgrades] = {1: _from_first, 2: _from_second}
 
 
 class Phase(StrEnum):
@@ -80,28 +94,61 @@ class PreparedSession(msgspec.Struct, kw_only=True):
     token: str
 
 
-class PreparedClaim(msgspec.Struct, kw_only=True):
-    """All that exists on the node for a claim."""
+class _Prepared(msgspec.Struct, kw_only=True, tag_field="kind"):
+    """What both kinds have."""
 
-    namespace: str
-    name: str
     uid: str
     phase: Phase
     created: float
-    pod: str = ""
-    pod_uid: str = ""
     devices: list[PreparedDevice]
     sessions: list[PreparedSession]
-    #: Of a device plugin's resource: the devices that a container has. Then there is no claim in the API server.
-    slots: list[str] = []
-    resource: str = ""
-    #: 0 if it was not written down.
-    slots_per_gpu: int = 0
-    container: str = ""
+    #: Of the pod. A container's slots have none until the kubelet lists its pod.
+    namespace: str = ""
+    pod: str = ""
+
+
+class PreparedResourceClaim(_Prepared, tag="claim"):
+    """All that exists on the node for a ResourceClaim."""
+
+    name: str
+    pod_uid: str = ""
 
     @property
     def reference(self) -> ClaimReference:
         return ClaimReference(self.namespace, self.name, self.uid)
+
+    @property
+    def title(self) -> str:
+        """For people: what it is."""
+        return f"claim {self.reference}"
+
+    @property
+    def pod_title(self) -> str:
+        """For people: the pod that has it, as far as that is known."""
+        return f"{self.namespace}/{self.pod or self.name}"
+
+
+class PreparedSlots(_Prepared, tag="slots"):
+    """All that exists on the node for a container with slots of an extended resource."""
+
+    resource: str
+    slots: list[str]
+    #: 0 if an agent before version 2 did not write it down.
+    slots_per_gpu: int = 0
+    container: str = ""
+
+    @property
+    def title(self) -> str:
+        """For people: what it is."""
+        return f"slots of {self.resource}"
+
+    @property
+    def pod_title(self) -> str:
+        """For people: the pod that has them, as far as that is known."""
+        return f"{self.namespace}/{self.pod or self.uid}"
+
+
+PreparedClaim: TypeAlias = PreparedResourceClaim | PreparedSlots
 
 
 class _Content(msgspec.Struct, kw_only=True):
@@ -129,17 +176,17 @@ class Checkpoint:
     def put(self, claim: PreparedClaim) -> None:
         """Remembers the claim as it is now. The file first: what is in memory is never ahead of it."""
         write_durably(self._path(claim.uid), encode(claim))
-        self.claims[claim.uid] = claim
-        self.broken.pop(claim.uid, None)
+        self.claims = self.claims | {claim.uid: claim}
+        self.broken = _without(self.broken, claim.uid)
         for suffix in (_UNPREPARING, _BROKEN):
             self._path(claim.uid, suffix).unlink(missing_ok=True)
 
     def begin_unpreparing(self, uid: str) -> None:
-        """Notes that the claim is being undone. Where even a name finds no room, undoing it is begun again instead."""
+        """Notes that unpreparing began. Where even a name finds no room, the next agent begins it again instead."""
         claim = self.claims.get(uid)
         if claim is None or claim.phase is Phase.UNPREPARING:
             return
-        self.claims[uid] = msgspec.structs.replace(claim, phase=Phase.UNPREPARING)
+        self.claims = self.claims | {uid: msgspec.structs.replace(claim, phase=Phase.UNPREPARING)}
         with suppress(OSError):
             self._path(uid).rename(self._path(uid, _UNPREPARING))
             synchronize(self._folder)
@@ -148,15 +195,15 @@ class Checkpoint:
         """Forgets the claim."""
         for suffix in (_FILE, _UNPREPARING, _BROKEN):
             self._path(uid, suffix).unlink(missing_ok=True)
-        self.claims.pop(uid, None)
-        self.broken.pop(uid, None)
+        self.claims = _without(self.claims, uid)
+        self.broken = _without(self.broken, uid)
         with suppress(OSError):
             synchronize(self._folder)
 
     def set_aside(self, uids: Iterable[str], reason: str) -> None:
         """Notes that there are claims of which nothing is known."""
         for uid in uids:
-            self.broken[uid] = reason
+            self.broken = self.broken | {uid: reason}
             self._path(uid, _BROKEN).touch(mode=0o600)
 
     def _path(self, uid: str, suffix: str = _FILE) -> Path:
@@ -209,7 +256,7 @@ def decode(
     """The claim in a file of this version or of an older one."""
     try:
         return msgspec.convert(_upgraded(content, where, version, upgrades), _Content).claim
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise _not_a_claim(where, str(error)) from None
 
 
@@ -232,11 +279,18 @@ def _upgraded(content: bytes, where: str, version: int, upgrades: Upgrades) -> d
 def _read_single_file(content: bytes, where: str) -> dict[str, PreparedClaim]:
     """The claims in the one file that version 1 had."""
     try:
-        found = _upgraded(content, where, 1, {})
-        return msgspec.convert(found["claims"], dict[str, PreparedClaim])
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+        claims: dict[str, Any] = _upgraded(content, where, 1, {})["claims"]
+        return {uid: decode(msgspec.json.encode({"version": 1, "claim": claim})) for uid, claim in claims.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, AttributeError) as error:
         raise _not_a_claim(where, str(error)) from None
 
 
 def _not_a_claim(where: str, reason: str) -> UnreadableError:
     return UnreadableError("checkpoint", f"{where} is not a checkpoint: {reason}")
+
+
+_V = TypeVar("_V")
+
+
+def _without(known: dict[str, _V], uid: str) -> dict[str, _V]:
+    return {key: value for key, value in known.items() if key != uid}

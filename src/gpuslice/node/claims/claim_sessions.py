@@ -9,12 +9,14 @@ import re
 import shutil
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuslice.model.sessions import MAX_NAME
 from gpuslice.node.claims import cdi
+from gpuslice.node.claims.checkpoint import PreparedResourceClaim
 from gpuslice.node.claims.resource_claims import ClaimReference
 from gpuslice.node.sessions.record import GpuRecord, SessionRecord, WorkloadRecord
 from gpuslice.system.files import remove_unfinished, write_durably
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuslice.node.audit import Audit
-    from gpuslice.node.claims.checkpoint import PreparedClaim, PreparedSession
+    from gpuslice.node.claims.checkpoint import PreparedClaim, PreparedSession, PreparedSlots
+    from gpuslice.node.disk import DiskThread
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Session
     from gpuslice.node.sessions.state_folder import StateFolder
@@ -37,13 +40,20 @@ class ClaimSessions:
     """The sessions of claims in the registry, and what belongs to them."""
 
     def __init__(
-        self, registry: Registry, state: StateFolder, folder: cdi.CdiFolder, libraries: Path, audit: Audit
+        self,
+        registry: Registry,
+        state: StateFolder,
+        folder: cdi.CdiFolder,
+        libraries: Path,
+        audit: Audit,
+        disk: DiskThread,
     ) -> None:
         self._registry = registry
         self._state = state
         self._cdi = folder
         self._libraries = libraries
         self._audit = audit
+        self._disk = disk
         state.claims.mkdir(mode=0o700, exist_ok=True)
 
     @staticmethod
@@ -52,20 +62,22 @@ class ClaimSessions:
         first = f"{session_name(reference.name)}-{_NOT_IN_NAMES.sub('', reference.uid.lower())[:8]}"
         return first if number == 0 else f"{first}-{number + 1}"
 
-    def ensure(self, claim: PreparedClaim) -> None:
-        """Makes what the claim does not have yet."""
-        files = {}
+    async def prepare(self, claim: PreparedClaim) -> None:
+        """Makes what the claim does not have yet: first the sessions, then what tells containers of them."""
         for prepared in claim.sessions:
             if prepared.id not in self._registry.sessions:
-                self._create(claim, prepared)
-            files[prepared.request] = self._write_file(claim.uid, prepared)
+                await self._create(claim, prepared)
+        await self._disk.run(self._write_files, claim)
+
+    def _write_files(self, claim: PreparedClaim) -> None:
+        files = {prepared.request: self._write_file(claim.uid, prepared) for prepared in claim.sessions}
         if files:
             self._cdi.write(claim.uid, cdi.spec(claim.uid, files, libraries=self._libraries, agent=self._state.tenants))
 
-    def _create(self, claim: PreparedClaim, prepared: PreparedSession) -> None:
+    async def _create(self, claim: PreparedClaim, prepared: PreparedSession) -> None:
         record = SessionRecord(
             id=prepared.id,
-            name=session_name(claim.name),
+            name=_session_name(claim),
             token=prepared.token,
             owner_uid=0,
             owner_gid=0,
@@ -73,17 +85,9 @@ class ClaimSessions:
             created=time.time(),
             boot_id="",
             grace_seconds=GRACE_SECONDS,
-            workload=WorkloadRecord(
-                namespace=claim.namespace,
-                pod=claim.pod,
-                pod_uid=claim.pod_uid,
-                container=claim.container,
-                claim="" if claim.slots else claim.name,
-                claim_uid=claim.uid,
-                request=prepared.request,
-            ),
+            workload=_workload(claim, prepared.request),
         )
-        session = self._registry.create(record, None)
+        session = await self._registry.create(record, None)
         self._audit.write(
             "create", session_id=session.id, uid=0, size=sum(gpu.limit_bytes for gpu in record.gpus), claim=claim.uid
         )
@@ -99,7 +103,7 @@ class ClaimSessions:
         write_durably(path, content, mode=0o444)  # any user of the container; on the node the folder is closed
         return path
 
-    def tell_pod(self, claim: PreparedClaim) -> None:
+    async def set_pod(self, claim: PreparedSlots) -> None:
         """Notes whose the sessions are, where that is learnt later."""
         for session in self._of(claim.uid):
             workload = session.record.workload
@@ -108,7 +112,7 @@ class ClaimSessions:
                 workload, namespace=claim.namespace, pod=claim.pod, container=claim.container
             )
             if known != workload:
-                session.save(msgspec.structs.replace(session.record, workload=known))
+                await self._registry.update(session, partial(_with_workload, workload=known))
 
     def token(self, session_id: str) -> str:
         """The token of a session that is there; empty if there is none."""
@@ -132,12 +136,12 @@ class ClaimSessions:
         self._registry.quarantined += 1
         self._audit.write("quarantine", result="error", claim=uid, error_code="broken_checkpoint", reason=reason)
 
-    def remove(self, uid: str) -> None:
+    async def unprepare(self, uid: str) -> None:
         """Removes all that there is of the claim, known or not: first what new containers would find."""
-        self._cdi.remove(uid)
+        await self._disk.run(self._cdi.remove, uid)
         for session in self._of(uid):
-            self._registry.release(session, "claim unprepared")
-        shutil.rmtree(self._state.claims / uid, ignore_errors=True)
+            await self._registry.release(session, "claim unprepared")
+        await self._disk.run(shutil.rmtree, self._state.claims / uid, ignore_errors=True)
 
     def remove_unfinished(self) -> None:
         """Before anything else: what a killed agent was writing."""
@@ -155,7 +159,7 @@ class ClaimSessions:
         return in_sessions | self._cdi.uids() | {folder.name for folder in self._state.claims.iterdir()}
 
     def _workloads(self) -> list[WorkloadRecord]:
-        records = [session.record.workload for session in self._registry.sessions.values()]
+        records = [session.record.workload for session in list(self._registry.sessions.values())]
         return [workload for workload in records if workload is not None]
 
     def _of(self, uid: str) -> list[Session]:
@@ -169,6 +173,23 @@ class ClaimSessions:
 def session_name(name: str) -> str:
     """A Kubernetes name as a session can have it."""
     return _NOT_IN_NAMES.sub("-", name.lower())[:MAX_NAME].strip("-") or "claim"
+
+
+def _session_name(claim: PreparedClaim) -> str:
+    if isinstance(claim, PreparedResourceClaim):
+        return session_name(claim.name)
+    return session_name(claim.resource.rpartition("/")[2])
+
+
+def _workload(claim: PreparedClaim, request: str) -> WorkloadRecord:
+    workload = WorkloadRecord(namespace=claim.namespace, pod=claim.pod, claim_uid=claim.uid, request=request)
+    if isinstance(claim, PreparedResourceClaim):
+        return msgspec.structs.replace(workload, pod_uid=claim.pod_uid, claim=claim.name)
+    return msgspec.structs.replace(workload, container=claim.container)
+
+
+def _with_workload(record: SessionRecord, *, workload: WorkloadRecord) -> SessionRecord:
+    return msgspec.structs.replace(record, workload=workload)
 
 
 def _shares(claim: PreparedClaim, request: str) -> list[GpuRecord]:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.kube.errors import ApiError, CredentialsError, UnreachableError
 from gpuslice.model import devices
+from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
     import structlog
 
-    from gpuslice.node.claims.checkpoint import PreparedClaim, PreparedDevice
+    from gpuslice.node.claims.checkpoint import PreparedDevice, PreparedResourceClaim
     from gpuslice.node.claims.resource_claims import Claims
 
 _MOST_WAITING: Final = 1000
 
 
-class Reporting:
+class ClaimStatusWriter:
     """Writes one status after the other. What fails is told once and left: the next prepare writes it again."""
 
     def __init__(self, claims: Claims, log: structlog.typing.FilteringBoundLogger) -> None:
         self._claims = claims
         self._log = log
-        self._waiting: asyncio.Queue[PreparedClaim] = asyncio.Queue(_MOST_WAITING)
+        self._waiting: asyncio.Queue[PreparedResourceClaim] = asyncio.Queue(_MOST_WAITING)
 
-    def prepared(self, claim: PreparedClaim) -> None:
-        """Does not wait, and rather forgets one than to hold up a pod."""
+    def enqueue(self, claim: PreparedResourceClaim) -> None:
+        """Does not wait: of too many, the claim is left without a status rather than a pod held up."""
         if not self._waiting.full():
             self._waiting.put_nowait(claim)
 
@@ -39,11 +39,9 @@ class Reporting:
                 await self._claims.report(claim.reference, [_status(claim, device) for device in claim.devices])
             except (ApiError, UnreachableError, CredentialsError) as error:
                 self._log.warning("no status in the claim", claim=str(claim.reference), reason=str(error))
-            except Exception:  # noqa: BLE001 - told, and the next is written
-                self._log.exception("no status in the claim", claim=str(claim.reference))
 
 
-def _status(claim: PreparedClaim, device: PreparedDevice) -> dict[str, Any]:
+def _status(claim: PreparedResourceClaim, device: PreparedDevice) -> dict[str, Any]:
     session = next((session.id for session in claim.sessions if session.request == device.request), None)
     status: dict[str, Any] = {
         "driver": devices.DRIVER,
@@ -55,7 +53,7 @@ def _status(claim: PreparedClaim, device: PreparedDevice) -> dict[str, Any]:
                 "status": "True",
                 "reason": "Prepared",
                 "message": "the slice is ready on the node",
-                "lastTransitionTime": datetime.fromtimestamp(claim.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "lastTransitionTime": timestamps.time(claim.created),
             }
         ],
         "data": {"uuid": device.uuid, "model": device.model}

@@ -2,7 +2,8 @@
 
 The order of the steps is what makes a crash anywhere repairable: the checkpoint says first what is going to be, then
 partitions, sessions and the CDI spec are made, each in a way that can be repeated, and only then is the claim prepared
-and the kubelet answered. Whatever is on the node and in no checkpoint is a leftover.
+and the kubelet answered. Whatever is on the node and in no checkpoint is a leftover. Each step is on the disk before
+the next one begins; the disk thread makes the writes.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ import re
 import secrets
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from gpuslice.node.claims.checkpoint import PartitionPlace, Phase, PreparedClaim, PreparedDevice, PreparedSession
+from gpuslice.node.claims.checkpoint import (
+    PartitionPlace,
+    Phase,
+    PreparedClaim,
+    PreparedDevice,
+    PreparedResourceClaim,
+    PreparedSession,
+    PreparedSlots,
+)
 from gpuslice.node.claims.devices import no_nvml
 from gpuslice.node.claims.resource_claims import ClaimGoneError
 from gpuslice.node.errors import AgentError
 from gpuslice.node.gpus.nvml import NvmlUnavailableError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.registry import storage_error
+from gpuslice.system.tasks import run_to_completion
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     import structlog
 
@@ -33,15 +43,19 @@ if TYPE_CHECKING:
     from gpuslice.node.claims.claim_sessions import ClaimSessions
     from gpuslice.node.claims.devices import NodeDevice, NodeDevices
     from gpuslice.node.claims.resource_claims import Allocated, Claim, ClaimReference, Claims
+    from gpuslice.node.disk import DiskThread
     from gpuslice.node.gpus.partitions import Partitions
 
-_T = TypeVar("_T")
+_Kind = TypeVar("_Kind", bound=PreparedClaim)
 
 _UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
 
 
-class Preparing:
-    """Prepares and unprepares claims; each at most once at a time, different ones side by side."""
+class ClaimPreparer:
+    """Prepares and unprepares claims; each at most once at a time, different ones side by side.
+
+    It owns the checkpoint: no other part of the agent writes it.
+    """
 
     def __init__(
         self,
@@ -50,73 +64,108 @@ class Preparing:
         partitions: Partitions,
         sessions: ClaimSessions,
         checkpoint: Checkpoint,
+        disk: DiskThread,
         log: structlog.typing.FilteringBoundLogger,
-        *,
-        prepared: Callable[[PreparedClaim], None],
-        partitioned: Callable[[], Awaitable[None]],
     ) -> None:
-        """`prepared` is told of every new claim, `partitioned` when MIG partitions were made or destroyed."""
         self._claims = claims
         self._devices = devices
         self._partitions = partitions
         self._sessions = sessions
         self._checkpoint = checkpoint
+        self._disk = disk
         self._log = log
-        self._prepared = prepared
-        self._partitioned = partitioned
+        self._prepared_listeners: list[Callable[[PreparedResourceClaim], None]] = []
+        self._partition_listeners: list[Callable[[], Awaitable[None]]] = []
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        #: Held from the check that partitions are free until the checkpoint says who has them.
+        self._reserving = asyncio.Lock()
 
-    # ---- what the kubelet asks ----
+    def on_prepared(self, listener: Callable[[PreparedResourceClaim], None]) -> None:
+        """Calls the listener with every ResourceClaim that was prepared."""
+        self._prepared_listeners.append(listener)
 
-    async def prepare(self, reference: ClaimReference) -> PreparedClaim:
+    def on_partitions_changed(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Awaits the listener whenever MIG partitions were made or destroyed, before the kubelet is answered."""
+        self._partition_listeners.append(listener)
+
+    # ---- what is prepared ----
+
+    @property
+    def claims(self) -> Mapping[str, PreparedClaim]:
+        """The claims on the node, by UID, as they are now: what is prepared, and what is under way."""
+        return self._checkpoint.claims
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Claims whose checkpoint cannot be read, and why."""
+        return self._checkpoint.broken
+
+    def processes(self, uid: str) -> int:
+        """How many processes use the claim."""
+        return self._sessions.processes(uid)
+
+    # ---- prepare and unprepare ----
+
+    async def prepare(self, reference: ClaimReference) -> PreparedResourceClaim:
         """Makes all that the claim's containers need. Asked again, it answers the same."""
         _check_uid(reference.uid)
-        return await _to_the_end(self._prepare(reference))
+        return await run_to_completion(self._prepare(reference))
 
-    async def unprepare(self, reference: ClaimReference) -> None:
-        """Undoes all of it, also what an earlier agent left of a claim that this one never heard of."""
-        _check_uid(reference.uid)
-        await _to_the_end(self._unprepare(reference.uid))
+    async def prepare_slots(self, planned: PreparedSlots) -> PreparedSlots:
+        """Makes what a container with these slots needs, in place of what another container had with the same slots."""
+        _check_uid(planned.uid)
+        return await run_to_completion(self._prepare_slots(planned))
 
-    async def _prepare(self, reference: ClaimReference) -> PreparedClaim:
+    async def unprepare(self, uid: str) -> None:
+        """Removes all of it, also what an earlier agent left of a claim that this one never heard of."""
+        _check_uid(uid)
+        await run_to_completion(self._unprepare(uid))
+
+    async def _prepare(self, reference: ClaimReference) -> PreparedResourceClaim:
         async with self._alone(reference.uid):
             known = self._checkpoint.claims.get(reference.uid)
-            if known is not None and known.phase is Phase.PREPARED:
+            if isinstance(known, PreparedResourceClaim) and known.phase is Phase.PREPARED:
                 return await self._make(known)
             if known is not None:
-                await self._undo(known.uid)
+                await self._remove(known.uid)
             planned = await self._plan(await self._claims.claim(reference))
             made = await self._carry_out(self._with_known_tokens(planned))
             self._log.info("claim prepared", claim=str(reference), uid=reference.uid, pod=made.pod)
-            self._prepared(made)
+            for listener in self._prepared_listeners:
+                listener(made)
             return made
 
-    async def carry_out(self, planned: PreparedClaim) -> PreparedClaim:
-        """Makes what somebody else planned, in place of what there was under that UID."""
-
-        async def work() -> PreparedClaim:
-            async with self._alone(planned.uid):
-                if planned.uid in self._checkpoint.broken:
-                    return await self._carry_out(self._with_known_tokens(planned))
-                await self._undo(planned.uid)
-                return await self._carry_out(planned)
-
-        return await _to_the_end(work())
-
-    async def undo(self, uid: str) -> None:
-        """Undoes what there is of a claim."""
-        await _to_the_end(self._unprepare(uid))
+    async def _prepare_slots(self, planned: PreparedSlots) -> PreparedSlots:
+        async with self._alone(planned.uid):
+            if planned.uid in self._checkpoint.broken:
+                return await self._carry_out(self._with_known_tokens(planned))
+            await self._remove(planned.uid)
+            return await self._carry_out(planned)
 
     async def _unprepare(self, uid: str) -> None:
         async with self._alone(uid):
             known = self._checkpoint.claims.get(uid)
-            self._checkpoint.begin_unpreparing(uid)
-            await self._undo(uid)
-            self._log.info("claim unprepared", claim="" if known is None else str(known.reference), uid=uid)
+            await self._disk.run(self._checkpoint.begin_unpreparing, uid)
+            await self._remove(uid)
+            self._log.info("claim unprepared", claim="" if known is None else known.title, uid=uid)
+
+    async def set_pod(self, uid: str, *, namespace: str, pod: str, container: str) -> None:
+        """Notes whose slots they are, which the kubelet tells only later. Raises OSError if it cannot be written."""
+        await run_to_completion(self._set_pod(uid, namespace, pod, container))
+
+    async def _set_pod(self, uid: str, namespace: str, pod: str, container: str) -> None:
+        async with self._alone(uid):
+            known = self._checkpoint.claims.get(uid)
+            if not isinstance(known, PreparedSlots):
+                return
+            told = msgspec.structs.replace(known, namespace=namespace, pod=pod, container=container)
+            if told != known:
+                await self._disk.run(self._checkpoint.put, told)
+                await self._sessions.set_pod(told)
 
     # ---- the steps ----
 
-    async def _plan(self, claim: Claim) -> PreparedClaim:
+    async def _plan(self, claim: Claim) -> PreparedResourceClaim:
         """What is going to be, before anything is."""
         planned = [
             _planned(allocated, await self._find(allocated, claim.reference), claim.reference)
@@ -135,7 +184,7 @@ class Preparing:
                     f"claim {claim.reference}, request {request}: a session has at most {page.MAX_GPUS} devices",
                     field="spec.devices.requests",
                 )
-        return PreparedClaim(
+        return PreparedResourceClaim(
             namespace=claim.reference.namespace,
             name=claim.reference.name,
             uid=claim.reference.uid,
@@ -165,7 +214,7 @@ class Preparing:
             )
         return found
 
-    def _with_known_tokens(self, planned: PreparedClaim) -> PreparedClaim:
+    def _with_known_tokens(self, planned: _Kind) -> _Kind:
         """With the tokens of sessions that are there although the checkpoint lost them: containers know those."""
         if planned.uid not in self._checkpoint.broken:
             return planned
@@ -177,13 +226,14 @@ class Preparing:
             ],
         )
 
-    async def _carry_out(self, planned: PreparedClaim) -> PreparedClaim:
-        self._check_partitions(planned)
-        self._remember(planned)
+    async def _carry_out(self, planned: _Kind) -> _Kind:
+        async with self._reserving:
+            self._check_partitions(planned)
+            await self._write(planned)
         try:
             return await self._make(planned)
         except BaseException:
-            await self._undo_what_failed(planned.uid)
+            await self._remove_what_failed(planned.uid)
             raise
 
     def _check_partitions(self, planned: PreparedClaim) -> None:
@@ -194,7 +244,7 @@ class Preparing:
             for other in self._others_with(device.partition, planned.uid, admin=False):
                 raise AgentError(
                     "partition_held",
-                    f"device {device.device} still serves claim {other.reference}: a process uses its MIG partition",
+                    f"device {device.device} still serves {other.title}: a process uses its MIG partition",
                     remedy="end that process; the kubelet then unprepares its claim",
                 )
 
@@ -207,23 +257,23 @@ class Preparing:
             and any(device.partition == place and (admin or not device.admin) for device in claim.devices)
         ]
 
-    async def _make(self, planned: PreparedClaim) -> PreparedClaim:
-        """Makes what is not there yet, and remembers that all of it is."""
+    async def _make(self, planned: _Kind) -> _Kind:
+        """Makes what is not there yet, and writes down that all of it is."""
         devices = [await self._ready(device) for device in planned.devices]
         made = msgspec.structs.replace(planned, phase=Phase.PREPARED, devices=devices)
         try:
-            self._sessions.ensure(made)
+            await self._sessions.prepare(made)
         except OSError as error:
-            raise storage_error(f"claim {made.reference} cannot be prepared", error) from None
+            raise storage_error(f"{made.title} cannot be prepared", error) from None
         if made != planned:
-            self._remember(made)
+            await self._write(made)
         return made
 
-    def _remember(self, claim: PreparedClaim) -> None:
+    async def _write(self, claim: PreparedClaim) -> None:
         try:
-            self._checkpoint.put(claim)
+            await self._disk.run(self._checkpoint.put, claim)
         except OSError as error:
-            raise storage_error(f"claim {claim.reference} cannot be prepared", error) from None
+            raise storage_error(f"{claim.title} cannot be prepared", error) from None
 
     async def _ready(self, device: PreparedDevice) -> PreparedDevice:
         """The device in the mode that it was allocated in."""
@@ -232,7 +282,7 @@ class Preparing:
             if place is not None:
                 uuid = await asyncio.to_thread(self._partitions.make, place.gpu_uuid, place.profile, place.start)
                 if uuid != device.uuid:
-                    await self._partitioned()
+                    await self._partitions_changed()
                 return msgspec.structs.replace(device, uuid=uuid)
             if not device.admin:
                 await asyncio.to_thread(self._partitions.share, device.uuid)
@@ -240,14 +290,14 @@ class Preparing:
             raise no_nvml(error) from None
         return device
 
-    async def _undo(self, uid: str) -> None:
+    async def _remove(self, uid: str) -> None:
         """Removes what is there, in whatever state, and then the memory of it."""
         places = await self._places(uid)
-        self._sessions.remove(uid)
+        await self._sessions.unprepare(uid)
         for place in places:
             if not self._others_with(place, uid):
                 await self._destroy(place)
-        self._checkpoint.drop(uid)
+        await self._disk.run(self._checkpoint.drop, uid)
 
     async def _places(self, uid: str) -> set[PartitionPlace]:
         """The claim's MIG partitions: as the checkpoint says or, where that is lost, as its sessions are on them."""
@@ -267,14 +317,18 @@ class Preparing:
             found = PartitionPlace(partition.gpu_uuid, partition.profile, partition.start)
             if found == place and partition.mig_uuid is not None:
                 await asyncio.to_thread(self._partitions.destroy, partition.mig_uuid)
-                await self._partitioned()
+                await self._partitions_changed()
 
-    async def _undo_what_failed(self, uid: str) -> None:
-        """The first error is the one to tell. What cannot be undone now is undone with the next call, or at a start."""
+    async def _partitions_changed(self) -> None:
+        for listener in self._partition_listeners:
+            await listener()
+
+    async def _remove_what_failed(self, uid: str) -> None:
+        """The first error is the one to tell. What cannot be removed now is removed by the next call, or at a start."""
         try:
-            await self._undo(uid)
+            await self._remove(uid)
         except Exception:  # noqa: BLE001 - see above
-            self._log.exception("a claim could not be undone", uid=uid)
+            self._log.exception("a claim could not be unprepared", uid=uid)
 
     # ---- at a start, and now and then ----
 
@@ -283,7 +337,7 @@ class Preparing:
 
         Before anything else is asked.
         """
-        self._sessions.remove_unfinished()
+        await self._disk.run(self._sessions.remove_unfinished)
         await self._repair_partitions()
         for uid, claim in list(self._checkpoint.claims.items()):
             await self._take_up(uid, claim)
@@ -298,25 +352,26 @@ class Preparing:
 
     async def _take_up(self, uid: str, claim: PreparedClaim) -> None:
         try:
-            if claim.phase is Phase.PREPARED:
-                await self._make(claim)
+            if claim.phase is not Phase.PREPARED:
+                await self._remove(uid)
+                self._log.info("unprepared what was begun", claim=claim.title, uid=uid)
             else:
-                await self._undo(uid)
-                self._log.info("undid what was begun", claim=str(claim.reference), uid=uid)
+                await self._make(claim)
         except AgentError as error:
-            self._log.error("a claim could not be taken up", claim=str(claim.reference), reason=str(error))
+            self._log.error("a claim could not be taken up", claim=claim.title, reason=str(error))
         except Exception:  # noqa: BLE001 - one claim does not keep the others from being served
-            self._log.exception("a claim could not be taken up", claim=str(claim.reference), uid=uid)
+            self._log.exception("a claim could not be taken up", claim=claim.title, uid=uid)
 
     async def _remove_leftovers(self) -> None:
         """Removes what no claim has. Of a claim whose file cannot be read, all is kept."""
-        claims, broken = self._checkpoint.claims, self._checkpoint.broken
         if self._checkpoint.lost:
-            self._checkpoint.set_aside(self._sessions.uids() - claims.keys(), self._checkpoint.lost)
+            unknown = (await self._disk.run(self._sessions.uids)) - self._checkpoint.claims.keys()
+            await self._disk.run(self._checkpoint.set_aside, unknown, self._checkpoint.lost)
+        claims, broken = self._checkpoint.claims, self._checkpoint.broken
         for uid, reason in broken.items():
             self._sessions.tell_broken(uid, reason)
-        for uid in self._sessions.uids() - claims.keys() - broken.keys():
-            self._sessions.remove(uid)
+        for uid in (await self._disk.run(self._sessions.uids)) - claims.keys() - broken.keys():
+            await self._sessions.unprepare(uid)
             self._log.info("removed what no claim has", uid=uid)
         places = {place for uid in (*claims, *broken) for place in await self._places(uid)}
         for partition in await asyncio.to_thread(self._partitions.ours):
@@ -325,12 +380,16 @@ class Preparing:
                 await self._destroy(place)
                 self._log.info("removed a MIG partition that no claim has", gpu=place.gpu_uuid, profile=place.profile)
 
-    async def compare_with_cluster(self) -> None:
-        """Undoes claims that the API server no longer has, once no process is in them: the kubelet forgot them.
+    async def unprepare_gone(self) -> None:
+        """Unprepares claims that the API server no longer has, once no process is in them: the kubelet forgot them.
 
         Raises ClaimUnreadableError where the API server cannot be asked; then nothing is taken for gone.
         """
-        references = {uid: claim.reference for uid, claim in self._checkpoint.claims.items() if not claim.slots}
+        references = {
+            uid: claim.reference
+            for uid, claim in self._checkpoint.claims.items()
+            if isinstance(claim, PreparedResourceClaim)
+        }
         broken = {uid: self._sessions.reference(uid) for uid in self._checkpoint.broken}
         references |= {uid: reference for uid, reference in broken.items() if reference is not None}
         for uid, reference in references.items():
@@ -341,7 +400,7 @@ class Preparing:
                     self._log.warning("processes use a claim that is gone", uid=uid, reason=error.message)
                     continue
                 self._log.info("the claim is gone", claim=str(reference), uid=uid, reason=error.message)
-                await self.undo(uid)
+                await self.unprepare(uid)
             else:
                 if uid in self._checkpoint.broken:
                     await self._repair(reference)
@@ -355,7 +414,7 @@ class Preparing:
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
-        """One at a time for a claim; the lock goes when nobody wants it."""
+        """One at a time for a claim; the lock goes with the last that waits for it."""
         lock, waiting = self._locks.get(uid, (asyncio.Lock(), 0))
         self._locks[uid] = lock, waiting + 1
         try:
@@ -396,8 +455,3 @@ def _check_uid(uid: str) -> None:
     """It becomes part of paths."""
     if _UID.fullmatch(uid) is None:
         raise AgentError("bad_uid", f"{uid!r} cannot be a claim's UID", field="uid")
-
-
-async def _to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Whoever asked may give up waiting; what was begun is finished all the same, and nothing is left half done."""
-    return await asyncio.shield(asyncio.ensure_future(work))

@@ -35,7 +35,7 @@ class DraHealth:
     def methods(self) -> Mapping[str, grpc.RpcMethodHandler]:
         return {"NodeWatchResources": streaming(messages.NodeWatchResourcesRequest, self._watch)}
 
-    async def show(self, states: Sequence[GpuState]) -> None:
+    async def gpus_observed(self, states: Sequence[GpuState]) -> None:
         """The GPUs as they are now; also when nothing is new, because old news count for nothing."""
         names = published_devices.gpu_names(state.gpu for state in states)
         now = int(time.time())

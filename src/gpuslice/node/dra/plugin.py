@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import grpc
     import structlog
 
-    from gpuslice.node.claims.checkpoint import PreparedClaim
-    from gpuslice.node.claims.preparing import Preparing
+    from gpuslice.node.claims.checkpoint import PreparedResourceClaim
+    from gpuslice.node.claims.preparing import ClaimPreparer
     from gpuslice.node.dra.device_health import DraHealth
 
 _SERVICE: Final = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -34,9 +34,9 @@ class DraPlugin:
     """Serves the kubelet's calls."""
 
     def __init__(
-        self, socket: Path, preparing: Preparing, health: DraHealth, log: structlog.typing.FilteringBoundLogger
+        self, socket: Path, preparer: ClaimPreparer, health: DraHealth, log: structlog.typing.FilteringBoundLogger
     ) -> None:
-        self._preparing = preparing
+        self._preparer = preparer
         self._log = log
         self._server = SocketServer(
             socket,
@@ -73,13 +73,13 @@ class DraPlugin:
 
     async def _prepare(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
         try:
-            return answer(await self._preparing.prepare(_reference(claim)))
+            return answer(await self._preparer.prepare(_reference(claim)))
         except Exception as error:  # noqa: BLE001 - the kubelet tells it in the pod's events and tries again
             return messages.NodePrepareResourceResponse(error=self._tell("prepare", claim, error))
 
     async def _unprepare(self, claim: messages.Claim) -> messages.NodeUnprepareResourceResponse:
         try:
-            await self._preparing.unprepare(_reference(claim))
+            await self._preparer.unprepare(claim.uid)
         except Exception as error:  # noqa: BLE001 - see above
             return messages.NodeUnprepareResourceResponse(error=self._tell("unprepare", claim, error))
         return messages.NodeUnprepareResourceResponse()
@@ -92,7 +92,7 @@ class DraPlugin:
         return f"{operation} claim {_reference(claim)}: {str(error) or type(error).__name__} (see the agent's log)"
 
 
-def answer(claim: PreparedClaim) -> messages.NodePrepareResourceResponse:
+def answer(claim: PreparedResourceClaim) -> messages.NodePrepareResourceResponse:
     """The devices of a claim: the GPU itself, and what puts a container into the session."""
     return messages.NodePrepareResourceResponse(
         devices=[

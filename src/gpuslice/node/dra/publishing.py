@@ -8,9 +8,8 @@ more than one change at a time is therefore a new generation, and a pool in betw
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import structlog
@@ -20,12 +19,16 @@ from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import NODES, RESOURCE_SLICES, Metadata, ObjectMetadata
 from gpuslice.kube.watching import Watch
 from gpuslice.model.devices import DRIVER, pool_name
+from gpuslice.node.dra import resource_slices
 from gpuslice.node.dra.resource_slices import SliceContent, slice_name
+from gpuslice.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuslice.kube.api import Api
+    from gpuslice.node.gpus.gpu_state import GpuState
+    from gpuslice.node.gpus.policies import GpuPolicies
 
 
 class StoredSlice(msgspec.Struct, frozen=True):
@@ -155,23 +158,23 @@ class Publisher:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        watching = asyncio.create_task(self._watch.run())
+        self._look.set()  # it may have failed before, between being told to look and having looked
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.run())
+            await self._reconcile_when_told()
+
+    async def _reconcile_when_told(self) -> NoReturn:
         backoff = Backoff()
-        try:
-            while True:
-                await self._look.wait()
-                self._look.clear()
-                try:
-                    await self.reconcile()
-                    backoff.reset()
-                except (ApiError, UnreachableError) as error:
-                    self._log.warning("the node's GPUs are not published yet; trying again", error=str(error))
-                    await backoff.wait()
-                    self._look.set()
-        finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self.reconcile()
+                backoff.reset()
+            except (ApiError, UnreachableError) as error:
+                self._log.warning("the node's GPUs are not published yet; trying again", error=str(error))
+                await backoff.wait()
+                self._look.set()
 
     async def reconcile(self) -> None:
         """Looks once, and does what has to be done."""
@@ -222,6 +225,21 @@ class Publisher:
         """The slices go when the node does."""
         node = await self._api.get(NODES, self._node, ObjectMetadata)
         return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid, "controller": True}
+
+
+class GpuPublication:
+    """A listener of the GPU watcher: what it sees becomes what is published."""
+
+    def __init__(self, publisher: Publisher, policies: GpuPolicies) -> None:
+        self._publisher = publisher
+        self._policies = policies
+        self._published: Sequence[GpuState] | None = None
+
+    async def gpus_observed(self, states: Sequence[GpuState]) -> None:
+        if states != self._published:
+            wanted = await in_thread(lambda: resource_slices.build(states, self._policies), "resource-slices")
+            self._publisher.publish(wanted)
+            self._published = states
 
 
 def _document(name: str, spec: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:

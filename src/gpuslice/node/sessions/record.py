@@ -86,5 +86,10 @@ def read_record(path: Path, session_id: str) -> SessionRecord:
     return record
 
 
-def write_record(folder: Path, record: SessionRecord) -> None:
-    write_durably(folder / "session.json", msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+def encode_record(record: SessionRecord) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record)) + b"\n"
+
+
+def write_record(folder: Path, content: bytes) -> None:
+    """Writes what `encode_record` made. They are apart because the record may change while the disk is waited for."""
+    write_durably(folder / "session.json", content)

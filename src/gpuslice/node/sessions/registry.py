@@ -1,14 +1,19 @@
-"""All sessions of this agent: made, taken up after a restart, and released."""
+"""All sessions of this agent: made, taken up after a restart, changed and released.
+
+Sessions are folders. The disk thread makes, writes and removes them; what the agent knows of them changes on the event
+loop, once the disk has it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import secrets
 import shutil
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -16,19 +21,24 @@ from gpuslice.model.sessions import SessionState, pronounceable
 from gpuslice.node.errors import AgentError, BrokenSessionError
 from gpuslice.node.sessions.cells import Cells
 from gpuslice.node.sessions.cells_search import CellsSearch, Wanted
+from gpuslice.node.sessions.record import encode_record, write_record
 from gpuslice.node.sessions.released_totals import TotalsFile
 from gpuslice.node.sessions.session import Process, Session, write_session
 from gpuslice.system import processes
 from gpuslice.system.files import synchronize
 from gpuslice.system.hang_ups import HangUps
+from gpuslice.system.tasks import run_to_completion
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
+    from pathlib import Path
 
     import structlog
 
     from gpuslice.node.audit import Audit
+    from gpuslice.node.disk import DiskThread
     from gpuslice.node.sessions.record import SessionRecord
+    from gpuslice.node.sessions.session import GpuUse
     from gpuslice.node.sessions.state_folder import StateFolder
     from gpuslice.system.processes import ProcessIdentity
 
@@ -58,7 +68,7 @@ _STORAGE_ERRORS: Final = {
 
 
 def boottime() -> float:
-    """Seconds since boot, by a clock that nobody sets and that goes on in suspend."""
+    """Seconds since boot, by a clock that cannot be set and that goes on in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -71,6 +81,7 @@ class Registry:
         audit: Audit,
         log: structlog.typing.FilteringBoundLogger,
         loop: asyncio.AbstractEventLoop,
+        disk: DiskThread,
         *,
         max_descriptors: int,
     ) -> None:
@@ -78,6 +89,7 @@ class Registry:
         self._audit = audit
         self._log = log
         self._loop = loop
+        self._disk = disk
         self._max_descriptors = max_descriptors
         self._boot_id = processes.boot_id()
         self.sessions: dict[str, Session] = {}
@@ -89,6 +101,8 @@ class Registry:
         self._unsettled: dict[str, float] = {}
         self.totals = TotalsFile(state.totals)
         self.quarantined = 0
+        #: Sessions that may be over, for `release_over`.
+        self._maybe_over: asyncio.Queue[Session] = asyncio.Queue()
 
     # ---- from disk ----
 
@@ -123,7 +137,7 @@ class Registry:
                 self._watch(session.adopt(slot, identity, pidfd))
         if session.processes:
             self._unsettled[session.id] = time.monotonic() + _SEARCH_SECONDS
-        else:  # nobody has its cells
+        else:  # no process has its cells
             self._settle(session, None)
         if session.record.owner is not None and same_boot:
             self.watch_owner(session, processes.open_pidfd(session.record.owner))
@@ -131,7 +145,7 @@ class Registry:
         self._log.info("session taken up", session_id=session.id, processes=len(session.processes))
 
     def _search_for_cells(self) -> None:
-        """Finds the cells that processes have. A tenant that hides them keeps nobody waiting but itself."""
+        """Finds the cells that processes have. A tenant that hides them makes only its own session wait."""
         sessions = [self.sessions[session_id] for session_id in self._unsettled]
         self._search.start(
             [
@@ -185,8 +199,10 @@ class Registry:
         expires = None
         if record.ttl_seconds is not None:
             expires = boottime() + max(0.0, record.created + record.ttl_seconds - time.time())
-        with suppress(OSError):
-            session.save(msgspec.structs.replace(record, boot_id=self._boot_id, expires=expires))
+        carried = msgspec.structs.replace(record, boot_id=self._boot_id, expires=expires)
+        with suppress(OSError):  # at a start, when nothing is served yet
+            write_record(session.folder, encode_record(carried))
+            session.apply(carried)
 
     def _quarantine(self, name: str, reason: str) -> None:
         self.quarantined += 1
@@ -202,17 +218,35 @@ class Registry:
             "quarantine", result="error", session_id=name, error_code="broken_session", reason=reason, moved_to=aside
         )
 
-    # ---- made and released ----
+    # ---- made, changed and released ----
 
     def has_descriptors(self, pending: int = 0) -> bool:
         """Whether there is room for one more session or process: a process costs two, a session up to four."""
         in_use = 2 * len(self.processes) + 4 * len(self.sessions) + pending + self.hang_ups.backlog
         return in_use + _RESERVE <= self._max_descriptors
 
-    def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
-        """Makes the session with the id that it has, else with the first free one; or nothing at all."""
+    async def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
+        """Makes the session with the id that it has, else with the first free one; or nothing at all.
+
+        The owner's pidfd is the registry's from here on, unless this raises.
+        """
         if not self.has_descriptors():
             raise storage_error("the session cannot be made", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        return await run_to_completion(self._create(record, owner_pidfd))
+
+    async def _create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
+        try:
+            session = await self._disk.run(self._make_folder, record)
+            session.settle(None)
+        except OSError as error:
+            raise storage_error("the session cannot be made", error) from None
+        session.control.heartbeat.value = time.monotonic_ns()
+        self.sessions[session.id] = session
+        self.watch_owner(session, owner_pidfd)
+        return session
+
+    def _make_folder(self, record: SessionRecord) -> Session:
+        """In the disk thread, which makes one session at a time: an id that is free stays so."""
         record = msgspec.structs.replace(record, id=record.id or self._free_id(record.name), boot_id=self._boot_id)
         record.name = record.name or record.id
         workshop = self._state.sessions / f"{_NEW}{record.id}"
@@ -221,16 +255,15 @@ class Registry:
             workshop.mkdir(mode=0o700)
             write_session(workshop, record, time.monotonic_ns())
             workshop.rename(place)
-            synchronize(self._state.sessions)
-            session = Session(place)
-            session.settle(None)
-        except OSError as error:
+        except OSError:
             shutil.rmtree(workshop, ignore_errors=True)
+            raise
+        try:
+            synchronize(self._state.sessions)
+            return Session(place)
+        except OSError:
             shutil.rmtree(place, ignore_errors=True)
-            raise storage_error("the session cannot be made", error) from None
-        self.sessions[record.id] = session
-        self.watch_owner(session, owner_pidfd)
-        return session
+            raise
 
     def _free_id(self, name: str) -> str:
         taken = {folder.name for folder in self._state.sessions.iterdir()}
@@ -239,26 +272,61 @@ class Registry:
         candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, 10**6))
         return next(candidate for candidate in candidates if candidate not in taken)
 
-    def release(self, session: Session, reason: str) -> None:
+    async def update(self, session: Session, change: Callable[[SessionRecord], SessionRecord]) -> None:
+        """Changes the session's record: first on disk, then in the page, so that a failure changes nothing.
+
+        Raises OSError. `change` is given the record as it is when it is this change's turn.
+        """
+        await run_to_completion(self._update(session, change))
+
+    async def _update(self, session: Session, change: Callable[[SessionRecord], SessionRecord]) -> None:
+        async with session.changing:
+            if self.sessions.get(session.id) is not session:
+                return  # released meanwhile
+            changed = change(session.record)
+            await self._disk.run(write_record, session.folder, encode_record(changed))
+            session.apply(changed)
+
+    async def release(self, session: Session, reason: str) -> None:
         """Forgets the session. Processes that are still attached keep what they hold and get no more."""
+        session.releasing = True  # at once: no process attaches while the disk is waited for
+        await run_to_completion(self._release(session, reason))
+
+    async def _release(self, session: Session, reason: str) -> None:
+        async with session.changing:
+            if self.sessions.get(session.id) is not session:
+                return  # another release was first
+            session.releasing = True
+            try:
+                grave, folder = await self._disk.run(self._rename_to_grave, session)
+            except OSError as error:
+                session.releasing = False
+                raise storage_error(f"session {session.id} cannot be released", error) from None
+            session.say_released()
+            del self.sessions[session.id]
+            self._unsettled.pop(session.id, None)
+            uses = session.use()
+            self.totals.add(uses)
+            self._let_go(session)
+        self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
+        await self._disk.run(self._bury_released, grave, folder, uses)
+
+    def _rename_to_grave(self, session: Session) -> tuple[str, Path]:
+        """A name that the next agent does not take for a session; and where the session's files are now."""
         grave = f"{_GONE}{session.id}-{secrets.token_hex(8)}"
-        folder = self._state.sessions / grave
         try:
-            session.folder.rename(folder)
+            return grave, session.folder.rename(self._state.sessions / grave)
         except OSError as error:
             if error.errno not in _NO_SPACE:
-                raise storage_error(f"session {session.id} cannot be released", error) from None
-            folder = session.folder  # not even a name finds room
-        session.say_released()
-        del self.sessions[session.id]
-        self._unsettled.pop(session.id, None)
+                raise
+            return grave, session.folder  # not even a name finds room
+
+    def _bury_released(self, grave: str, folder: Path, uses: list[GpuUse]) -> None:
         try:
-            self.totals.add(grave, session.use())
+            self.totals.write(grave, uses)
         except OSError as error:
-            self._log.error("totals are not written down", session_id=session.id, reason=error.strerror)
-        self._let_go(session)
+            self._log.error("totals are not written down", session_id=grave, reason=error.strerror)
         shutil.rmtree(folder, ignore_errors=True)
-        self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
 
     def _let_go(self, session: Session) -> None:
         """Stops watching the session's processes, and closes its files."""
@@ -276,22 +344,35 @@ class Registry:
                 session = Session(folder, session_id=grave.removeprefix(_GONE).rpartition("-")[0])
                 for slot, identity in session.attached.entries().items():
                     session.adopt(slot, identity, -1)
-                self.totals.add(grave, session.use())
+                uses = session.use()
+                self.totals.add(uses)
+                self.totals.write(grave, uses)
                 session.close()
         shutil.rmtree(folder, ignore_errors=True)
 
     def release_if_over(self, session: Session) -> None:
-        """Releases a session that nobody is in and nobody can come to: it expired, or whoever made it is gone."""
+        """Has the session released if no process is in it and none can come: it expired, or its owner is gone."""
+        if self._is_over(session):
+            self._maybe_over.put_nowait(session)
+
+    def _is_over(self, session: Session) -> bool:
         record = session.record
         orphaned = record.owner is not None and session.owner_pidfd is None
-        expired = record.state is SessionState.EXPIRED
         idle = session.settled and not session.processes
-        if not idle or not (orphaned or expired) or session.id not in self.sessions:
-            return
-        try:
-            self.release(session, "expired" if expired else "owner_gone")
-        except AgentError as error:  # tried again with the next sweep
-            self._log.error("release failed", session_id=session.id, error_code=error.code, reason=error.message)
+        present = self.sessions.get(session.id) is session and not session.releasing
+        return present and idle and (orphaned or record.state is SessionState.EXPIRED)
+
+    async def release_over(self) -> NoReturn:
+        """Until cancelled: releases sessions that are over."""
+        while True:
+            session = await self._maybe_over.get()
+            if not self._is_over(session):
+                continue
+            expired = session.record.state is SessionState.EXPIRED
+            try:
+                await self.release(session, "expired" if expired else "owner_gone")
+            except AgentError as error:  # tried again with the next sweep
+                self._log.error("release failed", session_id=session.id, error_code=error.code, reason=error.message)
 
     # ---- processes ----
 
@@ -389,6 +470,6 @@ class Registry:
 
 
 def storage_error(what: str, error: OSError) -> AgentError:
-    """An error of the state folder, for whoever asked."""
+    """An error of the state folder, as the caller is told it."""
     code, remedy = _STORAGE_ERRORS.get(error.errno or 0, ("storage", "see the agent's log"))
     return AgentError(code, f"{what}: {error.strerror}", remedy=remedy)

@@ -1,7 +1,8 @@
 """The `totals` file: what released sessions counted, so that the agent's counters never fall.
 
 One pwrite holds the totals and the name of the session that was added last. An agent that is stopped between that and
-the removal of the session's files finds the name, and does not add them again.
+the removal of the session's files finds the name, and does not add them again. So one session at a time is written and
+its files removed: the disk thread does both in one step. In memory a session counts as soon as it is released.
 """
 
 from __future__ import annotations
@@ -31,23 +32,36 @@ class TotalsFile:
         self.damaged = magic not in (0, _MAGIC)
         if magic != _MAGIC:
             numbers, last = [0, 0, 0, 0], b""
+        self._written = list(numbers)
         self.allocations, self.denials, self.recovered_bytes, self.breaches = numbers
         self.last = last.rstrip(b"\0").decode(errors="replace")
         os.posix_fallocate(self._descriptor, 0, _RECORD.size)
 
-    def add(self, name: str, uses: list[GpuUse]) -> None:
-        """Adds a session once, whatever happens: `name` is never used for another."""
+    def add(self, uses: list[GpuUse]) -> None:
+        """Counts a session that was released."""
+        allocations, denials, recovered, breaches = _sum(uses)
+        self.allocations += allocations
+        self.denials += denials
+        self.recovered_bytes += recovered
+        self.breaches += breaches
+
+    def write(self, name: str, uses: list[GpuUse]) -> None:
+        """Adds a session to the file once, whatever happens: `name` is never used for another."""
         if name == self.last:
             return
         self.last = name
-        for use in uses:
-            self.allocations += use.allocations
-            self.denials += use.denials
-            self.recovered_bytes += use.recovered
-            self.breaches += use.breaches
-        numbers = (self.allocations, self.denials, self.recovered_bytes, self.breaches)
-        record = _RECORD.pack(_MAGIC, *(min(number, _MOST) for number in numbers), name.encode())
+        self._written = [written + new for written, new in zip(self._written, _sum(uses), strict=True)]
+        record = _RECORD.pack(_MAGIC, *(min(number, _MOST) for number in self._written), name.encode())
         os.pwrite(self._descriptor, record, 0)
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _sum(uses: list[GpuUse]) -> tuple[int, int, int, int]:
+    return (
+        sum(use.allocations for use in uses),
+        sum(use.denials for use in uses),
+        sum(use.recovered for use in uses),
+        sum(use.breaches for use in uses),
+    )

@@ -1,10 +1,11 @@
 """One session: its files, and the processes that have slots in it.
 
-Nothing here waits or watches; the agent's loop does, and calls what happened.
+Nothing here waits or watches: the registry and the agent's loop do, and call what happened.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,7 +15,7 @@ from gpuslice.node.errors import AttachRefusedError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.cells import Cell, Cells, make_cells
 from gpuslice.node.sessions.control_page import ControlPage, write_control
-from gpuslice.node.sessions.record import SessionRecord, read_record, write_record
+from gpuslice.node.sessions.record import SessionRecord, encode_record, read_record, write_record
 from gpuslice.node.sessions.slot_table import NOBODY, AttachedFile, write_attached
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class Session:
         self.settled = False
         #: No process gets a slot before that (CLOCK_MONOTONIC): what those without cells hold is being counted.
         self.closed_until = 0.0
+        #: Held while the record or the folder changes on the disk, which takes its time.
+        self.changing = asyncio.Lock()
+        #: Whether a release has begun: no process gets a slot any more.
+        self.releasing = False
         self.attached = AttachedFile(folder / "attached", self.gpu_count)
         try:
             self.cells = make_cells(self.gpu_count)
@@ -235,11 +240,6 @@ class Session:
 
     # ---- what the agent says ----
 
-    def save(self, record: SessionRecord) -> None:
-        """Makes the record the session's: first on disk, then in the page, so that a failure changes nothing."""
-        write_record(self.folder, record)
-        self.apply(record)
-
     def apply(self, record: SessionRecord) -> None:
         """Makes the record the session's for its tenants."""
         lowered = [
@@ -290,4 +290,4 @@ def write_session(folder: Path, record: SessionRecord, now_ns: int) -> None:
     fill_control(values, record)
     write_control(folder / "control", values)
     write_attached(folder / "attached", len(record.gpus))
-    write_record(folder, record)
+    write_record(folder, encode_record(record))

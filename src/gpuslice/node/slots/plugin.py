@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import structlog
 
-    from gpuslice.node.claims.checkpoint import PreparedClaim
+    from gpuslice.node.claims.checkpoint import PreparedSlots
     from gpuslice.node.gpus.hardware import Gpu
     from gpuslice.node.slots.slot_devices import SlotResource
 
@@ -46,12 +46,12 @@ class DevicePlugin:
         self,
         folder: Path,
         resource: SlotResource,
-        allocate: Callable[[SlotResource, Sequence[str]], Awaitable[PreparedClaim]],
+        prepare: Callable[[SlotResource, Sequence[str]], Awaitable[PreparedSlots]],
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self._kubelet = folder / "kubelet.sock"
         self._resource = resource
-        self._allocate = allocate
+        self._prepare = prepare
         self._log = log
         self._path = folder / f"gpuslice-{resource.name.rpartition('/')[2]}.sock"
         self._options = messages.DevicePluginOptions(get_preferred_allocation_available=True)
@@ -76,7 +76,7 @@ class DevicePlugin:
     # ---- what is offered ----
 
     async def offer(self, gpus: Mapping[str, Gpu], ill: set[str]) -> None:
-        """From now on the slots of these GPUs are offered; those of ill ones only to whoever has them."""
+        """From now on the slots of these GPUs are offered; those of ill ones only to containers that have them."""
         devices = [
             messages.Device(
                 ID=slot,
@@ -131,7 +131,7 @@ class DevicePlugin:
         answers = []
         for container in request.container_requests:
             try:
-                made = await self._allocate(self._resource, list(container.devices_ids))
+                made = await self._prepare(self._resource, list(container.devices_ids))
             except GpusliceError as error:
                 self._log.warning("refused", operation="allocate", resource=self._resource.name, reason=str(error))
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
@@ -179,7 +179,7 @@ class DevicePlugin:
         return True
 
 
-def _answer(claim: PreparedClaim) -> messages.ContainerAllocateResponse:
+def _answer(claim: PreparedSlots) -> messages.ContainerAllocateResponse:
     vendor = [messages.CDIDevice(name=cdi.vendor_id(device.uuid)) for device in claim.devices]
     return messages.ContainerAllocateResponse(
         cdi_devices=[*vendor, messages.CDIDevice(name=cdi.device_id(claim.uid, REQUEST))]

@@ -113,7 +113,7 @@ class CrossCheck:
         return 0 if index is None else self._sums.get((session.id, index), 0)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. A failure that is not NVML's is for the supervisor."""
         self._find_overheads()
         next_inventory = 0.0
         while True:
@@ -132,10 +132,9 @@ class CrossCheck:
                 if self.error != str(error):
                     self._log.warning("no NVML: nothing is cross-checked until it answers", reason=str(error))
                 self.error, self.machine = str(error), []
-            except Exception:  # noqa: BLE001 - told, and tried again
-                self._log.exception("the cross-check failed", operation="crosscheck")
-            if not self._wanted.is_set():
-                self._looked.set()
+            finally:
+                if not self._wanted.is_set():
+                    self._looked.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.01, self._interval - (time.monotonic() - started))):
                     await self._wanted.wait()

@@ -12,7 +12,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,16 +20,20 @@ from gpuslice.model.gpus import short_name
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions.record import WorkloadRecord
 from gpuslice.node.usage.metrics_access import PATH
+from gpuslice.system.probes import with_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from wsgiref.types import StartResponse
+
+    from prometheus_client import CollectorRegistry
 
     from gpuslice.node.attach.server import AttachServer
     from gpuslice.node.audit import Audit
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import GpuUse
     from gpuslice.node.usage.metrics_access import Reviewer
+    from gpuslice.system.health import Health
 
 _PATIENCE_SECONDS: Final = 5.0
 _MOST_CONNECTIONS: Final = 32
@@ -194,15 +198,21 @@ class _Handler(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves /metrics in threads of its own, to those whom the reviewer lets; /healthz to all."""
+    """Serves /metrics in threads of its own, to those whom the reviewer lets; /healthz and /readyz to all."""
 
-    def __init__(self, address: str, *collectors: Collector, reviewer: Reviewer | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        health: Health,
+        *collectors: Collector,
+        reviewer: Reviewer | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
             raise AgentError(
                 "metrics", f"{address!r} is not an address for metrics", remedy="write for example 127.0.0.1:9500"
             )
-        registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
         self._application = make_wsgi_app(registry)
@@ -217,15 +227,12 @@ class MetricsServer:
                 f"metrics cannot be served at {address} ({error.strerror})",
                 remedy="give another address with --metrics, or none",
             ) from None
-        self._server.set_app(self._answer)
+        self._server.set_app(with_probes(self._answer, health, self._loop))
         self.port = int(self._server.server_port)
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def _answer(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO")
-        if path == "/healthz":
-            return _say(start_response, HTTPStatus.OK)
-        if path != PATH:
+        if environ.get("PATH_INFO") != PATH:
             return _say(start_response, HTTPStatus.NOT_FOUND)
         status = self._review(str(environ.get("HTTP_AUTHORIZATION", "")))
         if status is not HTTPStatus.OK:
