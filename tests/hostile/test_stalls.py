@@ -40,7 +40,7 @@ __all__ = [
 PROCESSES = 60
 LARGE = {f"LARGE_{number}": "x" * 130_000 for number in range(8)}  # a variable has at most 128 KiB
 TENANTS_WITH_MAPS = 8
-MAPPINGS = 40_000
+MAPPINGS = 50_000
 HEARTBEATS = 16
 
 
