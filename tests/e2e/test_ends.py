@@ -17,7 +17,7 @@ import pytest
 from gpuslice.simulator import machine as machines
 from gpuslice.simulator.machine import SimulatorError
 from gpuslice.system import processes
-from gpuslice_cluster import claims, components, creating
+from gpuslice_cluster import components, creating, reservations
 from gpuslice_cluster import network as networks
 from gpuslice_cluster import node as nodes
 from gpuslice_cluster.creating import ClusterOptions
@@ -29,8 +29,8 @@ from tests.waiting import eventually, wait_for_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice_cluster.claims import Claim
     from gpuslice_cluster.clusters import Cluster
+    from gpuslice_cluster.reservations import Claim
 
 
 @pytest.mark.parametrize("component", ["kubelet", "containerd"])
@@ -107,9 +107,9 @@ def test_a_cluster_whose_folder_is_gone_still_gives_everything_back(own: Cluster
 _FIRST_PROCESS = """
 import sys, time
 from pathlib import Path
-from gpuslice_cluster import claims, network
+from gpuslice_cluster import reservations, network
 network.CLAIMS = Path(sys.argv[1])
-claims.write_first_process(network.Network(int(sys.argv[2])))
+reservations.write_first_process(network.Network(int(sys.argv[2])))
 print("written", flush=True)
 time.sleep(3600)
 """
@@ -122,7 +122,7 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claim]:
     monkeypatch.setattr(networks, "CLAIMS", place)
     for number in range(120):
         (place / str(number)).mkdir(parents=True)
-    made, descriptor = claims.take(tmp_path / "cluster", "machine-of-none")
+    made, descriptor = reservations.take(tmp_path / "cluster", "machine-of-none")
     yield made
     os.close(descriptor)
 
@@ -138,7 +138,7 @@ def test_a_node_is_cleared_up_after_only_when_its_last_process_is_gone(claim: Cl
         stack.callback(holding.kill)
         assert holding.stdout is not None
         assert holding.stdout.readline() == "written\n"
-        first = claims.first_process(claim.network)
+        first = reservations.first_process(claim.network)
         assert first is not None
         # What it runs in the node's process namespace, that is there until it looks; and it does not look.
         joined = stack.enter_context(subprocess.Popen(["nsenter", f"--target={first.pid}", "--pid", "sleep", "3600"]))
@@ -149,7 +149,7 @@ def test_a_node_is_cleared_up_after_only_when_its_last_process_is_gone(claim: Cl
 
         holding.kill()
         eventually(lambda: not Path(f"/proc/{first.pid}/cmdline").read_bytes(), "the first process is ending")
-        clearing = threading.Thread(target=claims.clean, args=(claim.network,))
+        clearing = threading.Thread(target=reservations.clean, args=(claim.network,))
         clearing.start()
         clearing.join(0.5)
         assert clearing.is_alive()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from gpuslice.node.sessions import cells, cells_search, page
-from gpuslice.node.sessions.cells_search import CellsSearch, Wanted
+from gpuslice.node.sessions import cells, cells_recovery, page
+from gpuslice.node.sessions.cells_recovery import CellsSearch, Wanted
 from gpuslice.node.sessions.page import UNIT
 from tests.node.conftest import agent, as_root, folder, new_agent, tenant
 from tests.node.support import AgentProcess, start_tenant
@@ -202,7 +202,7 @@ def test_what_only_has_the_name_of_cells_is_not_opened(folder: Path, monkeypatch
     monkeypatch.setattr(os, "open", watched)
     try:
         wanted = Wanted("any", os.fstat(held).st_ino, 1, (os.getpid(),))
-        assert cells_search.find(wanted, CellsSearch()._mount) is None
+        assert cells_recovery.find(wanted, CellsSearch()._mount) is None
     finally:
         os.close(held)
     assert opened == []

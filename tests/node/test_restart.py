@@ -13,7 +13,7 @@ import pytest
 from gpuslice.model.sessions import SessionState
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.cells import Cells
-from gpuslice.node.sessions.cells_search import CellsSearch, Wanted, find
+from gpuslice.node.sessions.cells_recovery import CellsSearch, Wanted, find
 from gpuslice.node.sessions.page import UNIT
 from gpuslice.node.sessions.record import GpuRecord, SessionRecord
 from gpuslice.node.sessions.session import Process, Session, write_session

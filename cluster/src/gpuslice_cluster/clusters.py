@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice_cluster import claims, components
+from gpuslice_cluster import components, reservations
 from gpuslice_cluster import node as nodes
 from gpuslice_cluster.binaries import program
 from gpuslice_cluster.control_plane import GPUSLICE_WEBHOOKS, Layout
@@ -148,7 +148,7 @@ class Cluster:
         """Stops everything and forgets the cluster, also after its processes were killed."""
         self.stop()
         if os.geteuid() == 0:  # without, there can have been no node
-            claims.take_back(self.folder)
+            reservations.take_back(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002  # as subprocess calls it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.simulator import configuration
 from gpuslice.simulator import machine as machines
-from gpuslice_cluster import claims, control_plane, installation
+from gpuslice_cluster import control_plane, installation, reservations
 from gpuslice_cluster import node as nodes
 from gpuslice_cluster.clusters import Cluster, ClusterError, clusters_folder, new_layout
 from gpuslice_cluster.images import catalogue
@@ -112,16 +112,16 @@ def _start_with_node(cluster: Cluster, options: ClusterOptions, gpus: str, say: 
     """Returns a fingerprint of gpuslice's image."""
     say(f"simulating {gpus}")
     machine_configuration = configuration.from_text(gpus, name=options.name)
-    claims.take_back_all()
+    reservations.take_back_all()
     if options.name in {machine.name for machine in machines.machines()}:
         down = f"gpuslice sim down{machines.name_option(options.name)}"
         raise ClusterError(
             f"a simulated machine {options.name!r} is up: take it down with `{down}`, or use another --name"
         )
-    claim, holding = claims.take(cluster.folder, options.name)
+    claim, holding = reservations.take(cluster.folder, options.name)
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undo:
         held.callback(os.close, holding)  # when all is well, the supervisor holds it
-        undo.callback(claims.give_back, cluster.folder)
+        undo.callback(reservations.give_back, cluster.folder)
         undo.callback(cluster.stop)
         machine = machines.create(machine_configuration)
         _bring_libraries(machine)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice_cluster import cgroups, claims
+from gpuslice_cluster import cgroups, reservations
 from gpuslice_cluster import network as networks
 from gpuslice_cluster import node as nodes
 
@@ -29,7 +29,7 @@ def main(folder: Path, outside: int) -> int:
     """`outside` is a descriptor of this machine's network namespace."""
     description = nodes.description(folder.parent)
     assert description is not None
-    claims.write_first_process(description.network)
+    reservations.write_first_process(description.network)
     networks.join(description.network, outside)
     os.close(outside)
     cgroups.create(description.network.label)

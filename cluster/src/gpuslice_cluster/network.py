@@ -2,7 +2,7 @@
 
 A node has a network namespace of its own. Its only way out is a pair of virtual interfaces; everything else (the pods'
 bridge, the rules of services) is inside and goes with it. What else a cluster needs one of on this machine goes by the
-number of its block (see claims.py).
+number of its block (see reservations.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice_cluster import claims, components, containerd, kubelet
+from gpuslice_cluster import components, containerd, kubelet, reservations
 from gpuslice_cluster.binaries import installed
 from gpuslice_cluster.components import Component, Plan, Probe
 from gpuslice_cluster.kubelet import Identity
@@ -75,7 +75,7 @@ def plan(layout: Layout, description: Description, *, stage: int) -> Component:
         (sys.executable, "-m", "gpuslice_cluster.node_process", str(folder)),
         ready=Probe(url=f"http://{network.node}:{kubelet.HEALTH_PORT}/healthz"),
         stage=stage,
-        after=(sys.executable, "-m", "gpuslice_cluster.claims", str(layout.folder)),
+        after=(sys.executable, "-m", "gpuslice_cluster.reservations", str(layout.folder)),
     )
 
 
@@ -90,7 +90,7 @@ def description(folder: Path) -> Description | None:
 def inside(folder: Path, *command: str) -> list[str]:
     """How to run this on the node of the cluster in this folder, in all its namespaces."""
     node = description(folder)
-    first = claims.first_process(node.network) if node is not None else None
+    first = reservations.first_process(node.network) if node is not None else None
     if first is None:
         raise NodeError(f"the cluster in {folder} has no node that runs")
     namespaces = ("--mount", "--pid", "--net", "--uts", "--ipc")

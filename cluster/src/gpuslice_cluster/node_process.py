@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gpuslice_cluster import claims, parent_death
 from gpuslice_cluster import node as nodes
+from gpuslice_cluster import parent_death, reservations
 from gpuslice_cluster.binaries import installed
 
 _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
@@ -25,7 +25,7 @@ _NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
 def main(folder: Path) -> int:
     description = nodes.description(folder.parent)
     assert description is not None
-    claims.clean(description.network)
+    reservations.clean(description.network)
     outside = os.open("/proc/self/ns/net", os.O_RDONLY)
     inside = (sys.executable, "-m", "gpuslice_cluster.first_process", str(folder), str(outside))
     node = subprocess.Popen(

@@ -12,15 +12,15 @@ from gpuslice.admission.decision import NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
 from gpuslice.admission.patching import PodEdit
 from gpuslice.dialects import registry
-from gpuslice.dialects.reader import Reader
-from gpuslice.dialects.reading import asks_by_whole_gpus, read_pod
+from gpuslice.dialects.pod_values import Reader
+from gpuslice.dialects.recognizing import asks_by_whole_gpus, read_pod
 from gpuslice.model.policies import Backend, Participation
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template
     from gpuslice.admission.context import Context
-    from gpuslice.dialects.reading import Reading
+    from gpuslice.dialects.recognizing import Reading
     from gpuslice.model.pods import Pod
     from gpuslice.policies.rule_set import Choice
     from gpuslice.policies.subject import Subject

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.backends.dra import Template
     from gpuslice.admission.granting import Grant
     from gpuslice.admission.patching import Operation
-    from gpuslice.dialects.reading import Reading
+    from gpuslice.dialects.recognizing import Reading
     from gpuslice.policies.rule_set import Verdict
 
 

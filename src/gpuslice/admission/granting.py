@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuslice.admission.context import Context
-    from gpuslice.dialects.reading import Reading
+    from gpuslice.dialects.recognizing import Reading
     from gpuslice.model.policies import Rule
     from gpuslice.model.requests import Request
 

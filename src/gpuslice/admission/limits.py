@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpuslice.admission.context import Context
     from gpuslice.admission.patching import PodEdit
-    from gpuslice.dialects.reading import Reading
+    from gpuslice.dialects.recognizing import Reading
     from gpuslice.model.pods import Place
     from gpuslice.model.policies import Rule
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gpuslice.dialects.dialect import PodField
-    from gpuslice.dialects.reader import Reader
+    from gpuslice.dialects.pod_values import Reader
     from gpuslice.model.pods import Place
 
 SLICE: Final = "gpuslice.io/slice"

@@ -14,14 +14,14 @@ from prometheus_client.registry import Collector
 
 from gpuslice.controller import followed_policies
 from gpuslice.controller.endpoints import Endpoints
-from gpuslice.controller.reconcilers.claim_templates import DEFAULT_GRACE, ClaimTemplates
 from gpuslice.controller.reconcilers.policy_status import PolicyStatus
+from gpuslice.controller.reconcilers.unused_claim_templates import DEFAULT_GRACE, ClaimTemplates
 from gpuslice.controller.reconcilers.webhook_configurations import Installation, WebhookConfigurations
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.kube.reconciler import Manager
-from gpuslice.policies.definition import PolicyDefinition
+from gpuslice.policies.crd_watch import PolicyDefinition
 from gpuslice.system.health import Health
 from gpuslice.system.supervision import Restart, SupervisionMetrics, Supervisor
 

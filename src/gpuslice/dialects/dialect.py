@@ -15,7 +15,7 @@ from gpuslice.dialects import forms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
     from gpuslice.model.policies import Backend, Rule
     from gpuslice.model.requests import Request
     from gpuslice.model.settings import Setting, Settings

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from gpuslice.http.connection_pool import FREE_HELD_BYTES
+from gpuslice.http.fair_share import caller
 from gpuslice.http.requests import BadRequestError, RequestReader
 from gpuslice.http.responses import CONTINUE, Response, plain
 from gpuslice.http.streams import StreamEndedError, StreamError
-from gpuslice.http.turns import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.http.sources import Sources
-from gpuslice.http.turns import Turns
+from gpuslice.http.client_addresses import Sources
+from gpuslice.http.fair_share import Turns
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gpuslice.http.sources import source_of
+from gpuslice.http.client_addresses import source_of
 from gpuslice.model.errors import GpusliceError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from gpuslice.admission.registration import webhook_configurations
 from gpuslice.installing import configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER, WEBHOOK
-from gpuslice.policies import definition, schema
+from gpuslice.policies import crd_watch, schema
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -31,7 +31,7 @@ def _rights() -> list[Object]:
     return [
         rule(schema.GROUP, [schema.PLURAL], look),
         rule(schema.GROUP, [f"{schema.PLURAL}/status"], ["patch"]),
-        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [definition.NAME]),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [crd_watch.NAME]),
         rule("", ["pods", "namespaces"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "patch", "delete"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),

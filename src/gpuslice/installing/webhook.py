@@ -10,7 +10,7 @@ from gpuslice.installing import client_authority, configuration, network_policie
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
 from gpuslice.installing.options import CERTIFICATE_FOLDER, WEBHOOK
 from gpuslice.pki.certificate_keeper import SECRET_NAME
-from gpuslice.policies import definition, schema
+from gpuslice.policies import crd_watch, schema
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -56,7 +56,7 @@ def _rights(options: Options) -> list[Object]:
     look = ["get", "list", "watch"]
     rights = [
         rule(schema.GROUP, [schema.PLURAL], look),
-        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [definition.NAME]),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [crd_watch.NAME]),
         rule("", ["namespaces", "nodes"], look),
         rule("resource.k8s.io", ["resourceslices"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "patch"]),

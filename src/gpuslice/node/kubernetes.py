@@ -14,9 +14,9 @@ from gpuslice.kube import api
 from gpuslice.kube.events import Recorder
 from gpuslice.model.policies import Backend
 from gpuslice.node.claims import cdi
-from gpuslice.node.claims.api_claims import ApiClaims
 from gpuslice.node.claims.checkpoint import Checkpoint
 from gpuslice.node.claims.claim_sessions import ClaimSessions
+from gpuslice.node.claims.claims_client import ApiClaims
 from gpuslice.node.claims.devices import NodeDevices
 from gpuslice.node.claims.preparing import ClaimPreparer
 from gpuslice.node.dra.backend import DraBackend, plugin_folder

@@ -19,9 +19,9 @@ import structlog
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import Metadata, Resource
-from gpuslice.pki import planning
+from gpuslice.pki import planning_process
 from gpuslice.pki.authority_state import Authority, Lifetimes, State
-from gpuslice.pki.planning import Plan, Question
+from gpuslice.pki.planning_process import Plan, Question
 from gpuslice.pki.trust import Trust
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class CertificateKeeper(Reconciler[str]):
             lifetimes=self._lifetimes,
         )
         if (known := self._answered(question)) is None:
-            known = await planning.ask(question)
+            known = await planning_process.ask(question)
             self._last = (question, known)
         return known
 

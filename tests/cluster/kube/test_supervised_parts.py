@@ -25,7 +25,7 @@ from gpuslice.admission.webhook.server import Options
 from gpuslice.cli.commands import webhook as webhook_command
 from gpuslice.controller.manager import Controller, Settings
 from gpuslice.controller.reconcilers import policy_status, webhook_configurations
-from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates
+from gpuslice.controller.reconcilers.unused_claim_templates import ClaimTemplates
 from gpuslice.controller.reconcilers.webhook_configurations import Installation
 from gpuslice.http.certificate_files import CertificateFiles, ClientAuthorityFile
 from gpuslice.kube.errors import ApiError
@@ -33,7 +33,7 @@ from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import ListWatch
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.model.settings import Settings as ClusterSettings
-from gpuslice.pki import planning
+from gpuslice.pki import planning_process
 from gpuslice.pki.trust import MUTATING, VALIDATING
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from gpuslice.system.supervision import PartFailedError
@@ -290,7 +290,7 @@ async def test_reviews_are_not_answered_by_policies_that_are_not_in_force_any_mo
 async def test_the_webhook_goes_on_when_its_certificates_cannot_be_kept(
     monkeypatch: pytest.MonkeyPatch, quiet_cluster: Cluster, home: str, files: Path, logged: list[Any]
 ) -> None:
-    fault = _Fault(monkeypatch, planning, "ask")
+    fault = _Fault(monkeypatch, planning_process, "ask")
     fault.begin()
     async with _webhook(monkeypatch, quiet_cluster, home, files, own=True) as webhook:
         await until(lambda: webhook.names("certificates"), "/readyz names certificates")

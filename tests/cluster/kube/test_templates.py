@@ -16,8 +16,8 @@ from gpuslice.admission.backends import dra
 from gpuslice.admission.cluster import claim_templates as admission_templates
 from gpuslice.admission.cluster import template_contents
 from gpuslice.admission.cluster.claim_templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
-from gpuslice.controller.reconcilers import claim_templates
-from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates, Due
+from gpuslice.controller.reconcilers import unused_claim_templates
+from gpuslice.controller.reconcilers.unused_claim_templates import ClaimTemplates, Due
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
@@ -290,7 +290,7 @@ async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_w
 async def test_used_templates_are_kept_no_longer_than_others_where_there_are_many(
     api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_templates, "_MOST_KEPT", 2)
+    monkeypatch.setattr(unused_claim_templates, "_MOST_KEPT", 2)
     wanted = [_template(size) for size in (1, 2, 3)]
     await Templates(api, Informers(api)).ensure(namespace, wanted)
     async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:

@@ -21,9 +21,9 @@ from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES, SERVICES
-from gpuslice.pki import planning
+from gpuslice.pki import planning_process
 from gpuslice.pki.authority_state import Lifetimes
-from gpuslice.pki.planning import Question
+from gpuslice.pki.planning_process import Question
 from gpuslice.pki.trust import MUTATING, VALIDATING, Trust
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import hosted, install_policies, policy, running
@@ -175,4 +175,4 @@ def _new_bundle() -> str:
     question = Question(
         stored=None, served=None, names=("webhook",), trusted=frozenset(), now=Clock()(), lifetimes=Lifetimes()
     )
-    return planning.plan(question).state.bundle
+    return planning_process.plan(question).state.bundle

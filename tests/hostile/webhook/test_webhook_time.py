@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.http import turns
+from gpuslice.http import fair_share
 from gpuslice.http.client_authority import ClientAuthority
 from tests.hostile.webhook.flood import held
 from tests.unit.admission.making import container, pod, review_of
@@ -73,7 +73,7 @@ def test_a_review_does_not_wait_for_all_of_another_address(
 def test_what_waits_for_its_turn_does_not_take_all_memory(
     serve: StartServer, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MAX_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(fair_share, "MAX_WAITING_BYTES", 100_000)
     server = serve()
     context = authority.client_context()
     sent = request("POST", "/validate", review_of(COSTLY), JSON)

@@ -11,8 +11,8 @@ import msgspec
 from gpuslice.admission import patching
 from gpuslice.admission.context import Context
 from gpuslice.admission.review import Reviewed, examine
-from gpuslice.dialects.reader import Reader
-from gpuslice.dialects.reading import Reading, read_pod
+from gpuslice.dialects.pod_values import Reader
+from gpuslice.dialects.recognizing import Reading, read_pod
 from gpuslice.model.pods import Pod
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 from gpuslice.policies.parsing import parse_policy

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.pki import authority, signing
-from gpuslice.pki.authority import StateError
+from gpuslice.pki import rotation, signing
 from gpuslice.pki.authority_state import Lifetimes, State
+from gpuslice.pki.rotation import StateError
 from gpuslice.pki.trust import split_bundle
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ LIFETIMES = Lifetimes(authority=timedelta(days=100), serving=timedelta(days=10),
 
 
 def _advance(state: State, now: datetime, *, trusting: bool = True) -> State:
-    authority.check(state, now)
+    rotation.check(state, now)
     trusted = [each.certificate for each in state.authorities] if trusting else []
-    return authority.advance(state, NAMES, trusted, now, LIFETIMES)
+    return rotation.advance(state, NAMES, trusted, now, LIFETIMES)
 
 
 def _fresh() -> State:
-    return authority.fresh(NAMES, START, LIFETIMES)
+    return rotation.fresh(NAMES, START, LIFETIMES)
 
 
 def test_a_client_that_trusts_the_bundle_accepts_the_certificate_for_its_names_and_no_other(tmp_path: Path) -> None:
-    state = authority.fresh(NAMES, datetime.now(UTC), LIFETIMES)
+    state = rotation.fresh(NAMES, datetime.now(UTC), LIFETIMES)
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_text(state.certificate)
     key.write_text(state.key)
@@ -61,7 +61,7 @@ def test_nothing_is_changed_while_nothing_is_due() -> None:
 
 def test_a_certificate_is_renewed_by_the_same_authority_before_it_ends() -> None:
     state = _fresh()
-    due = authority.next_change(state, START, LIFETIMES)
+    due = rotation.next_change(state, START, LIFETIMES)
     assert due is not None
     renewed = _advance(state, due)
 
@@ -72,19 +72,19 @@ def test_a_certificate_is_renewed_by_the_same_authority_before_it_ends() -> None
 
 def test_a_new_authority_is_trusted_before_it_is_used_and_the_old_one_until_nothing_can_be_served_by_it() -> None:
     state, now = _at_succession()
-    old = authority.issuer_of(state)
+    old = rotation.issuer_of(state)
 
     state = _advance(state, now, trusting=False)
     assert len(state.authorities) == 2
-    assert authority.issuer_of(state) == old, "no API server trusts the new one yet"
+    assert rotation.issuer_of(state) == old, "no API server trusts the new one yet"
     assert state.bundle.startswith(old)
 
     state = _advance(state, now)
-    assert authority.issuer_of(state) == old, "an API server may not have heard of it yet"
+    assert rotation.issuer_of(state) == old, "an API server may not have heard of it yet"
 
     now += LIFETIMES.settling
     state = _advance(state, now)
-    new = authority.issuer_of(state)
+    new = rotation.issuer_of(state)
     assert new != old
     assert state.authorities[0].key is None, "who issues nothing needs no key"
     assert old in state.bundle, "a replica may not have heard of it yet"
@@ -96,30 +96,30 @@ def test_a_new_authority_is_trusted_before_it_is_used_and_the_old_one_until_noth
         assert old in state.bundle
     state = _advance(state, last + signing.SKEW)
     assert old not in state.bundle
-    assert authority.issuer_of(state) == new
+    assert rotation.issuer_of(state) == new
 
 
 def test_trust_that_was_taken_away_again_is_waited_for_anew() -> None:
     state, now = _at_succession()
-    old = authority.issuer_of(state)
+    old = rotation.issuer_of(state)
     state = _advance(_advance(state, now), now)  # made, and seen to be trusted
     state = _advance(state, now + timedelta(seconds=30), trusting=False)
     state = _advance(state, now + LIFETIMES.settling)
 
-    assert authority.issuer_of(state) == old
+    assert rotation.issuer_of(state) == old
 
 
 def test_an_authority_that_is_never_trusted_is_never_used_and_nothing_is_written_again_and_again() -> None:
     state, now = _at_succession()
-    old = authority.issuer_of(state)
+    old = rotation.issuer_of(state)
     end = signing.end(old)
     changes = 0
     while now < end:
         following = _advance(state, now, trusting=False)
         changes += following != state
         state = following
-        assert authority.issuer_of(state) == old
-        due = authority.next_change(state, now, LIFETIMES)
+        assert rotation.issuer_of(state) == old
+        due = rotation.next_change(state, now, LIFETIMES)
         now = min(due or end, now + timedelta(hours=1))
     assert changes < 10
 
@@ -135,23 +135,23 @@ def test_whatever_happens_in_whatever_order_every_replica_that_may_still_serve_i
 ) -> None:
     """A replica serves with any state of the last days; an API server has any bundle since it was last put."""
     short = dataclasses.replace(LIFETIMES, authority=timedelta(days=30))
-    now, state = START, authority.fresh(NAMES, START, short)
+    now, state = START, rotation.fresh(NAMES, START, short)
     bundle = state.bundle
     serving = [state]
     for days, put, lagging in steps:
         now += timedelta(days=days)
         try:
-            authority.check(state, now)
+            rotation.check(state, now)
         except StateError:
             return  # it was not renewed for too long
-        state = authority.advance(state, NAMES, split_bundle(bundle), now, short)
+        state = rotation.advance(state, NAMES, split_bundle(bundle), now, short)
         if put:
             bundle = state.bundle
         serving = [*serving, state] if lagging else [state]
         for served in serving:
             # A replica that was away may serve with its old certificate while valid: the bundle keeps its issuer.
             if signing.valid(served.certificate, now):
-                assert authority.issuer_of(served) in bundle
+                assert rotation.issuer_of(served) in bundle
 
 
 @pytest.mark.parametrize(
@@ -170,22 +170,22 @@ def test_whatever_happens_in_whatever_order_every_replica_that_may_still_serve_i
     ],
 )
 def test_a_damaged_state_is_told_from_a_good_one(damage: Callable[[State], State], reason: str) -> None:
-    authority.check(_fresh(), START)
+    rotation.check(_fresh(), START)
     with pytest.raises(StateError, match=reason):
-        authority.check(damage(_fresh()), START)
+        rotation.check(damage(_fresh()), START)
 
 
 def test_a_state_is_good_until_its_certificate_ends() -> None:
     state = _fresh()
     end = signing.end(state.certificate)
-    authority.check(state, end - timedelta(seconds=1))
+    rotation.check(state, end - timedelta(seconds=1))
     with pytest.raises(StateError, match="not valid now"):
-        authority.check(state, end)
+        rotation.check(state, end)
 
 
 def test_another_name_is_a_reason_for_another_certificate() -> None:
     state = _fresh()
-    following = authority.advance(state, ("other.svc",), [], START, LIFETIMES)
+    following = rotation.advance(state, ("other.svc",), [], START, LIFETIMES)
 
     assert signing.names(following.certificate) == {"other.svc"}
     assert following.bundle == state.bundle
@@ -202,7 +202,7 @@ def _at_succession() -> tuple[State, datetime]:
     """A state shortly before its authority gets a successor, and when that is."""
     state, now = _fresh(), START
     succession = signing.end(state.bundle) - LIFETIMES.authority_renewal
-    while (due := authority.next_change(state, now, LIFETIMES)) is not None and due < succession:
+    while (due := rotation.next_change(state, now, LIFETIMES)) is not None and due < succession:
         now = due
         state = _advance(state, now)
     assert len(state.authorities) == 1

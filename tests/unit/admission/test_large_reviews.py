@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from gpuslice.admission.webhook.large_reviews import LargeReviews
-from gpuslice.http.turns import caller
+from gpuslice.http.fair_share import caller
 from tests.waiting import PATIENCE_SECONDS
 
 

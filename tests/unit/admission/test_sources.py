@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.http.sources import Sources, source_of
+from gpuslice.http.client_addresses import Sources, source_of
 
 if TYPE_CHECKING:
     from gpuslice.http.connection import Connection

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.admission.registration import unreviewed, webhook_configurations
-from gpuslice.admission.registration.unreviewed import NO_NAMESPACE, RefusingNamespaces, refusing_namespaces
+from gpuslice.admission.registration import fail_closed_namespaces, webhook_configurations
+from gpuslice.admission.registration.fail_closed_namespaces import NO_NAMESPACE, RefusingNamespaces, refusing_namespaces
 from gpuslice.admission.registration.webhook_configurations import Address, Webhooks
 from gpuslice.policies.parsing import PolicyError, parse_policy
 from gpuslice.policies.rule_set import PolicySet
@@ -108,7 +108,7 @@ def test_a_rule_that_never_decides_refuses_nothing() -> None:
 
 
 def test_more_names_than_can_be_listed_are_all_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unreviewed, "MOST_NAMES", 2)
+    monkeypatch.setattr(fail_closed_namespaces, "MOST_NAMES", 2)
     named = _rules(LIMIT | {"match": {"namespaces": ["a", "b", "c"]}})
 
     assert _refusing(*named) == RefusingNamespaces(others=True, too_many=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice_cluster.binaries import program
 from gpuslice_cluster.containerd import PAUSE_IMAGE
-from gpuslice_cluster.images import archive, python_roots, roots
-from gpuslice_cluster.images.roots import ImageError
+from gpuslice_cluster.images import archive, gpuslice_image, root_filesystems
+from gpuslice_cluster.images.root_filesystems import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,27 +42,27 @@ class Image:
 
 def _pause(folder: Path) -> Tree:
     tree = archive.Tree()
-    tree.file("pause", roots.compiled(_PROGRAMS / "pause.c", folder, static=True))
+    tree.file("pause", root_filesystems.compiled(_PROGRAMS / "pause.c", folder, static=True))
     return tree
 
 
 def _cuda_test(folder: Path) -> Tree:
-    tree = roots.shell()
-    made = roots.compiled(_PROGRAMS / "cuda_test.c", folder)
+    tree = root_filesystems.shell()
+    made = root_filesystems.compiled(_PROGRAMS / "cuda_test.c", folder)
     tree.file("usr/local/bin/cuda-test", made)
-    roots.add_libraries(tree, [made])
+    root_filesystems.add_libraries(tree, [made])
     return tree
 
 
 IMAGES: Final = (
     Image(PAUSE_IMAGE, (_pause,), entrypoint=("/pause",)),
-    Image(BUSYBOX_IMAGE, (lambda _: roots.shell(),), environment={"PATH": _PATH}),
+    Image(BUSYBOX_IMAGE, (lambda _: root_filesystems.shell(),), environment={"PATH": _PATH}),
     Image(CUDA_TEST_IMAGE, (_cuda_test,), environment={"PATH": _PATH}),
     Image(
         GPUSLICE_IMAGE,
         # What changes seldom is below: loading a new gpuslice costs only the layer on top.
-        (lambda _: python_roots.interpreter(), python_roots.own_package),
-        environment={"PATH": _PATH, "PYTHONPATH": python_roots.PACKAGES, "PYTHONUNBUFFERED": "1"},
+        (lambda _: gpuslice_image.interpreter(), gpuslice_image.own_package),
+        environment={"PATH": _PATH, "PYTHONPATH": gpuslice_image.PACKAGES, "PYTHONUNBUFFERED": "1"},
         entrypoint=("/usr/local/bin/gpuslice",),
     ),
 )
@@ -115,7 +115,7 @@ def load(socket: Path, built: Built) -> None:
 
 def load_archive(socket: Path, path: Path) -> None:
     """Imports an image that the user built."""
-    roots.run(*_import(socket), str(path))
+    root_filesystems.run(*_import(socket), str(path))
 
 
 def _import(socket: Path) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Claim templates: made when a pod needs one, and never taken away under a pod that is about to use it.
 
-The controller removes templates that no pod refers to (gpuslice.controller.reconcilers.claim_templates), while
+The controller removes templates that no pod refers to (gpuslice.controller.reconcilers.unused_claim_templates), while
 admission, in other processes, hands out their names. A pod is admitted before it exists, so looking for pods cannot be
 enough. What keeps the two apart:
 

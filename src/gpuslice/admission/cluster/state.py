@@ -23,7 +23,7 @@ from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
 from gpuslice.model import devices
 from gpuslice.policies import stored_policies
-from gpuslice.policies.definition import PolicyDefinition
+from gpuslice.policies.crd_watch import PolicyDefinition
 from gpuslice.policies.rule_set import PolicySet
 from gpuslice.policies.stored_policies import SLICE_POLICIES, ParsedPolicy, StoredPolicy
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.admission import pod_annotations
 from gpuslice.admission.registration import match_conditions
-from gpuslice.admission.registration.unreviewed import NO_NAMESPACE, RefusingNamespaces
+from gpuslice.admission.registration.fail_closed_namespaces import NO_NAMESPACE, RefusingNamespaces
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 from gpuslice.policies import schema
 

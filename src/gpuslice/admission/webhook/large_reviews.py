@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuslice.http.turns import caller
+from gpuslice.http.fair_share import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

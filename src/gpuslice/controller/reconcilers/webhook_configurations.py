@@ -23,7 +23,7 @@ import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gpuslice.admission.registration import webhook_configurations
-from gpuslice.admission.registration.unreviewed import RefusingNamespaces, refusing_namespaces
+from gpuslice.admission.registration.fail_closed_namespaces import RefusingNamespaces, refusing_namespaces
 from gpuslice.admission.registration.webhook_configurations import NAME, Service, Webhooks
 from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError, UnreachableError

@@ -19,7 +19,7 @@ from gpuslice.model.slices import Slice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
     from gpuslice.model.policies import Rule
     from gpuslice.model.settings import Settings
 

@@ -12,7 +12,7 @@ from gpuslice.dialects.dialect import Asked, Dialect, Exclusive, PodField, Resou
 from gpuslice.model.requests import Request
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 MEMORY: Final = Resource("nvidia.com/gpumem")
 MEMORY_PERCENTAGE: Final = Resource("nvidia.com/gpumem-percentage", forms.Percent())

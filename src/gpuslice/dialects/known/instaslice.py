@@ -16,7 +16,7 @@ from gpuslice.model.requests import Request
 from gpuslice.model.slices import known_mig_profiles
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 _PROFILES: Final = {name.replace("+", "."): name for name in known_mig_profiles()}
 

@@ -12,7 +12,7 @@ from gpuslice.dialects.dialect import Asked, Dialect, Exclusive, Need, PodField,
 from gpuslice.model.requests import Request
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 FRACTION: Final = PodField("gpu-fraction", forms.PartOfGpu(up_to_one=False), asks=True)
 MEMORY: Final = PodField(

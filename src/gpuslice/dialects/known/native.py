@@ -18,7 +18,7 @@ from gpuslice.model.requests import Request
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 MEMORY: Final = Resource("gpuslice.io/memory")
 CORES: Final = Resource("gpuslice.io/cores", forms.Percent())

@@ -14,7 +14,7 @@ from gpuslice.model.policies import Backend
 from gpuslice.model.requests import Request, whole_gpus
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 CORE: Final = Resource("tencent.com/vcuda-core", forms.HundredthsOfGpus())
 MEMORY: Final = Resource("tencent.com/vcuda-memory")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.model import devices
 from gpuslice.model.devices import pool_name
-from gpuslice.node.claims.api_claims import ApiClaims
 from gpuslice.node.claims.checkpoint import PreparedResourceClaim
 from gpuslice.node.claims.claim_status import ClaimStatusWriter
+from gpuslice.node.claims.claims_client import ApiClaims
 from gpuslice.node.claims.resource_claims import ClaimUnreadableError
 from gpuslice.node.dra import plugin
 from gpuslice.node.dra.device_health import DraHealth

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import structlog
 
-from gpuslice.kube.backoff import Backoff
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import NODES, RESOURCE_SLICES, Metadata, ObjectMetadata
 from gpuslice.kube.watching import Watch
 from gpuslice.model.devices import DRIVER, pool_name
 from gpuslice.node.dra import resource_slices
 from gpuslice.node.dra.resource_slices import SliceContent, slice_name
+from gpuslice.system.backoff import Backoff
 from gpuslice.system.threads import in_thread
 
 if TYPE_CHECKING:

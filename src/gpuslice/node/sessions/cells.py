@@ -5,7 +5,7 @@ neither cut it off (which would kill whoever has it mapped) nor grow it (which w
 and writes it with pread and pwrite, and believes no number beyond what a cell can honestly hold.
 
 It has no name in any folder. It lives in the processes that have it open, which is how the next agent finds it
-(gpuslice.node.sessions.cells_search).
+(gpuslice.node.sessions.cells_recovery).
 
 A live cell is one aligned word per number, copied whole by the kernel; each number is right for itself, and nothing
 here needs two of them at the same instant. A dead process's cell does not change any more: what is folded is exact.

@@ -20,7 +20,7 @@ import msgspec
 from gpuslice.model.sessions import SessionState, pronounceable
 from gpuslice.node.errors import AgentError, BrokenSessionError
 from gpuslice.node.sessions.cells import Cells
-from gpuslice.node.sessions.cells_search import CellsSearch, Wanted
+from gpuslice.node.sessions.cells_recovery import CellsSearch, Wanted
 from gpuslice.node.sessions.record import encode_record, write_record
 from gpuslice.node.sessions.released_totals import TotalsFile
 from gpuslice.node.sessions.session import Process, Session, write_session

@@ -13,9 +13,9 @@ from gpuslice.node.claims.checkpoint import PreparedSlots
 from gpuslice.node.errors import AgentError
 from gpuslice.node.gpus.policies import GpuPolicies, Mode
 from gpuslice.node.slots import pod_resources
-from gpuslice.node.slots.allocations import SlotAllocations
 from gpuslice.node.slots.plugin import DevicePlugin
-from gpuslice.node.slots.slot_devices import SlotResource
+from gpuslice.node.slots.slot_choice import SlotResource
+from gpuslice.node.slots.slot_sessions import SlotAllocations
 from gpuslice.system.supervision import Restart
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from gpuslice.model.errors import GpusliceError
 from gpuslice.node.claims import cdi
 from gpuslice.node.kubelet.generated import device_plugin_pb2 as messages
 from gpuslice.node.kubelet.serving import SocketServer, streaming, unary
-from gpuslice.node.slots import slot_devices
-from gpuslice.node.slots.allocations import REQUEST
+from gpuslice.node.slots import slot_choice
+from gpuslice.node.slots.slot_sessions import REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpuslice.node.claims.checkpoint import PreparedSlots
     from gpuslice.node.gpus.hardware import Gpu
-    from gpuslice.node.slots.slot_devices import SlotResource
+    from gpuslice.node.slots.slot_choice import SlotResource
 
 _SERVICE: Final = "v1beta1.DevicePlugin"
 _REGISTER: Final = "/v1beta1.Registration/Register"
@@ -86,7 +86,7 @@ class DevicePlugin:
                 else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa_node)]),
             )
             for uuid, gpu in gpus.items()
-            for slot in slot_devices.names(uuid, self._resource.slots_per_gpu)
+            for slot in slot_choice.names(uuid, self._resource.slots_per_gpu)
         ]
         if devices != self._devices:
             self._devices = devices
@@ -117,7 +117,7 @@ class DevicePlugin:
         return messages.PreferredAllocationResponse(
             container_responses=[
                 messages.ContainerPreferredAllocationResponse(
-                    deviceIDs=slot_devices.prefer(
+                    deviceIDs=slot_choice.prefer(
                         container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
                     )
                 )

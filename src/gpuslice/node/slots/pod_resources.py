@@ -9,7 +9,7 @@ import grpc.aio
 
 from gpuslice.node.errors import AgentError
 from gpuslice.node.kubelet.generated import pod_resources_pb2 as messages
-from gpuslice.node.slots.allocations import ContainerSlots
+from gpuslice.node.slots.slot_sessions import ContainerSlots
 
 if TYPE_CHECKING:
     from pathlib import Path

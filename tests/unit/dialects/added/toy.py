@@ -13,7 +13,7 @@ from gpuslice.model.requests import Request
 from gpuslice.model.settings import Setting, slots
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.reader import Said
+    from gpuslice.dialects.pod_values import Said
 
 PERCENT: Final = Resource("toy.example/percent", forms.Percent())
 GIGABYTES: Final = Resource("toy.example/gigabytes")

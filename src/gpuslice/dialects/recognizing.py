@@ -8,12 +8,12 @@ import msgspec
 
 from gpuslice.dialects import fields, registry
 from gpuslice.dialects.dialect import WholeGpus
-from gpuslice.dialects.reader import Said
+from gpuslice.dialects.pod_values import Said
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
     from gpuslice.dialects.dialect import Asked, Dialect
-    from gpuslice.dialects.reader import Reader
+    from gpuslice.dialects.pod_values import Reader
     from gpuslice.model.pods import Place
 
 #: A GPU asked of the device plugin, in no dialect.

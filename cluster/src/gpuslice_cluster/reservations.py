@@ -5,7 +5,7 @@ cluster claims a number by making its folder, with a file that names the cluster
 on that file, and the kernel drops the lock however the supervisor ends. So a claim without a lock is what a killed
 cluster left, and the next `up` takes everything back.
 
-    python -m gpuslice_cluster.claims FOLDER
+    python -m gpuslice_cluster.reservations FOLDER
 
 gives back what the cluster in this folder has: its supervisor does so when the node has ended for good.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gpuslice
-from gpuslice_cluster.images import roots
+from gpuslice_cluster.images import root_filesystems
 from gpuslice_cluster.images.archive import Tree
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ sys.exit({function}())
 
 def interpreter() -> Tree:
     """Python with its library, and the packages that gpuslice needs, but not gpuslice itself."""
-    tree = roots.shell()
+    tree = root_filesystems.shell()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = Path(sys.executable).resolve()
     tree.file(f"usr/local/bin/{version}", program)
@@ -50,7 +50,7 @@ def interpreter() -> Tree:
             if path.is_file() and ".." not in file.parts:
                 tree.file(f"{PACKAGES}/{file}", path, keep_time=True)
     extensions = [entry.source for path, entry in tree.entries.items() if entry.source is not None and ".so" in path]
-    roots.add_libraries(tree, [program, *extensions])
+    root_filesystems.add_libraries(tree, [program, *extensions])
     if _CERTIFICATES.exists():
         tree.file(str(_CERTIFICATES), _CERTIFICATES.resolve())
     return tree

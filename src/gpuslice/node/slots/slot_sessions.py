@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.node.claims.checkpoint import Phase, PreparedDevice, PreparedSession, PreparedSlots
 from gpuslice.node.errors import AgentError
-from gpuslice.node.slots import slot_devices
+from gpuslice.node.slots import slot_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpuslice.node.claims.preparing import ClaimPreparer
     from gpuslice.node.gpus.hardware import Gpu
-    from gpuslice.node.slots.slot_devices import SlotResource
+    from gpuslice.node.slots.slot_choice import SlotResource
 
 REQUEST: Final = "gpu"
 #: The kubelet lists a pod a moment after it was answered, so one look that does not find it says nothing.
@@ -43,7 +43,7 @@ class ContainerSlots:
 
     @property
     def uid(self) -> str:
-        return slot_devices.identity(self.resource, self.slots)
+        return slot_choice.identity(self.resource, self.slots)
 
 
 class SlotAllocations:
@@ -99,7 +99,7 @@ class SlotAllocations:
             if uid not in found and self._is_over(claim, held):
                 self._log.info("the pod is gone", namespace=claim.namespace, pod=claim.pod, session_id=uid)
                 await self._preparer.unprepare(uid)
-        for uid in [uid for uid in self._preparer.broken if uid.startswith(slot_devices.PREFIX) and uid not in found]:
+        for uid in [uid for uid in self._preparer.broken if uid.startswith(slot_choice.PREFIX) and uid not in found]:
             if self._is_missing(uid):
                 self._log.info("the pod is gone", uid=uid)
                 await self._preparer.unprepare(uid)
@@ -131,7 +131,7 @@ class SlotAllocations:
 
 
 def _plan(resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]) -> PreparedSlots:
-    by_gpu = slot_devices.by_gpu(wanted)
+    by_gpu = slot_choice.by_gpu(wanted)
     if unknown := by_gpu.keys() - gpus.keys():
         raise AgentError("unknown_device", f"{resource.name}: this node has no GPU {', '.join(sorted(unknown))}")
     if len(by_gpu) > 1 and len(wanted) <= resource.slots_per_gpu:
@@ -141,7 +141,7 @@ def _plan(resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]
             f"{resource.name}: no GPU of the node has {len(wanted)} slots left, only {parts}",
             remedy="delete the pod, so that it is scheduled again; the backend dra never scatters a slice",
         )
-    uid = slot_devices.identity(resource.name, wanted)
+    uid = slot_choice.identity(resource.name, wanted)
     return PreparedSlots(
         uid=uid,
         phase=Phase.PREPARING,
@@ -153,7 +153,7 @@ def _plan(resource: SlotResource, wanted: Sequence[str], gpus: Mapping[str, Gpu]
                 device=gpu,
                 uuid=gpu,
                 model=gpus[gpu].product,
-                limit_bytes=slot_devices.memory(len(part), resource.slots_per_gpu, gpus[gpu].memory_bytes),
+                limit_bytes=slot_choice.memory(len(part), resource.slots_per_gpu, gpus[gpu].memory_bytes),
             )
             for gpu, part in by_gpu.items()
         ],

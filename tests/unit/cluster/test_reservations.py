@@ -11,9 +11,9 @@ import pytest
 
 from gpuslice.simulator import configuration
 from gpuslice.simulator import machine as machines
-from gpuslice_cluster import claims
 from gpuslice_cluster import network as networks
-from gpuslice_cluster.claims import ClaimError
+from gpuslice_cluster import reservations
+from gpuslice_cluster.reservations import ClaimError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +24,10 @@ _FIRST = 120
 _HOLDER = """
 import sys
 from pathlib import Path
-from gpuslice_cluster import claims, network
+from gpuslice_cluster import reservations, network
 from gpuslice.simulator import configuration, machine
 network.CLAIMS = Path(sys.argv[1])
-claims.take(Path(sys.argv[2]), sys.argv[3])
+reservations.take(Path(sys.argv[2]), sys.argv[3])
 machine.create(configuration.from_text("1xT4", name=sys.argv[3]))
 print("claimed", flush=True)
 sys.stdin.read()
@@ -46,11 +46,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_number_is_claimed_once_until_it_is_given_back(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first, descriptor = claims.take(one, "machine-of-none")
-    second, another = claims.take(other, "another-machine-of-none")
+    first, descriptor = reservations.take(one, "machine-of-none")
+    second, another = reservations.take(other, "another-machine-of-none")
     assert first.network != second.network
-    claims.give_back(one)
-    assert claims.take(one, "machine-of-none")[0] == first
+    reservations.give_back(one)
+    assert reservations.take(one, "machine-of-none")[0] == first
     for number in (descriptor, another):
         os.close(number)
 
@@ -59,14 +59,14 @@ def test_a_second_cluster_with_the_same_folder_or_machine_takes_nothing_from_the
     tmp_path: Path, machine_name: str
 ) -> None:
     cluster = tmp_path / "cluster"
-    claim, descriptor = claims.take(cluster, machine_name)
+    claim, descriptor = reservations.take(cluster, machine_name)
     machine = machines.create(configuration.from_text("1xT4", name=machine_name))
     for folder, name in ((cluster, "machine-of-none"), (tmp_path / "elsewhere", machine_name)):
         with pytest.raises(ClaimError, match="is up or coming up"):
-            claims.take(folder, name)
+            reservations.take(folder, name)
     assert claim.network.claim.exists()
     assert machine in machines.machines()
-    claims.give_back(cluster)
+    reservations.give_back(cluster)
     os.close(descriptor)
 
 
@@ -74,7 +74,7 @@ def test_without_a_free_number_it_says_what_to_do(tmp_path: Path, folder: Path) 
     for number in range(_FIRST, networks.COUNT):
         (folder / str(number)).mkdir()
     with pytest.raises(ClaimError, match="take a cluster down"):
-        claims.take(tmp_path, "machine-of-none")
+        reservations.take(tmp_path, "machine-of-none")
 
 
 def test_what_a_killed_holder_left_is_taken_back_and_only_then(tmp_path: Path, folder: Path, machine_name: str) -> None:
@@ -83,24 +83,24 @@ def test_what_a_killed_holder_left_is_taken_back_and_only_then(tmp_path: Path, f
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "claimed\n"
-        claims.take_back_all()
+        reservations.take_back_all()
         assert (folder / str(_FIRST)).exists()
         assert machine_name in [machine.name for machine in machines.machines()]
         holder.kill()
-    claims.take_back_all()
+    reservations.take_back_all()
     assert not (folder / str(_FIRST)).exists()
     assert machine_name not in [machine.name for machine in machines.machines()]
 
 
 def test_a_cluster_that_is_removed_late_takes_nothing_from_the_next_with_its_number(tmp_path: Path) -> None:
     early, late = tmp_path / "early", tmp_path / "late"
-    first, descriptor = claims.take(early, "machine-of-none")
+    first, descriptor = reservations.take(early, "machine-of-none")
     os.close(descriptor)
-    claims.take_back_all()
-    second, descriptor = claims.take(late, "machine-of-none")
+    reservations.take_back_all()
+    second, descriptor = reservations.take(late, "machine-of-none")
     assert second.network == first.network
-    claims.take_back(early)
-    claims.give_back(early)
+    reservations.take_back(early)
+    reservations.give_back(early)
     assert second.network.claim.exists()
     os.close(descriptor)
 
@@ -109,7 +109,7 @@ def test_a_claim_that_was_left_half_done_does_not_block_the_next(tmp_path: Path,
     half = folder / ".unfinished.left"
     half.mkdir()
     (half / "holder").write_text("somebody\n")
-    claim, descriptor = claims.take(tmp_path, "machine-of-none")
+    claim, descriptor = reservations.take(tmp_path, "machine-of-none")
     assert claim.network.claim.is_dir()
     assert not half.exists()
     os.close(descriptor)

@@ -1,7 +1,7 @@
 """What is to be done about the webhook's certificates, worked out in a process of its own.
 
 Making and checking certificates takes a library of twelve megabytes, for some milliseconds a month. The webhook has
-better use for its memory, so it asks: `python -m gpuslice.pki.planning` reads a question and writes a plan.
+better use for its memory, so it asks: `python -m gpuslice.pki.planning_process` reads a question and writes a plan.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(question: Question) -> Plan:
     """If what is stored is lost or broken, what this replica serves with is put back: it is trusted already."""
-    from gpuslice.pki import authority, signing
+    from gpuslice.pki import rotation, signing
 
     now, lifetimes = question.now, question.lifetimes
     complaint, known = "", None
@@ -59,18 +59,18 @@ def plan(question: Question) -> Plan:
         if candidate is None or known is not None:
             continue
         try:
-            authority.check(candidate, now)
+            rotation.check(candidate, now)
             known = candidate
-        except authority.StateError as error:
+        except rotation.StateError as error:
             complaint = complaint or str(error)
-    known = known or authority.fresh(question.names, now, lifetimes)
-    state = authority.advance(known, question.names, question.trusted, now, lifetimes)
+    known = known or rotation.fresh(question.names, now, lifetimes)
+    state = rotation.advance(known, question.names, question.trusted, now, lifetimes)
     return Plan(
         state=state,
         changed=state != question.stored,
-        issuer=authority.issuer_of(state),
+        issuer=rotation.issuer_of(state),
         ends=signing.end(state.certificate),
-        next_change=authority.next_change(state, now, lifetimes),
+        next_change=rotation.next_change(state, now, lifetimes),
         complaint=complaint,
     )
 
@@ -80,7 +80,7 @@ async def ask(question: Question) -> Plan:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "gpuslice.pki.planning",
+        "gpuslice.pki.planning_process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
