@@ -28,6 +28,7 @@ HOLDER = Path(__file__).with_name("holder.py")
 RESIZES = 5
 HOUR = 3600
 FLOOD = 300
+GRACE = 3
 
 
 class StartHolder(Protocol):
@@ -75,12 +76,14 @@ def let_in(tenant: StartTenant, session: SessionView) -> TenantProcess:
 # ---- leases and locks ----
 
 
-def test_a_lease_on_control_keeps_no_next_agent_waiting(
+def test_a_lease_on_control_keeps_no_next_agent_waiting_and_no_session_forgets(
     agent: AgentProcess, tenant: StartTenant, holder: StartHolder
 ) -> None:
-    """Each lease would hold up an open of the file by 45 seconds."""
-    hostile = [agent.create(name=f"hostile-{number}") for number in range(3)]
+    """Each lease would hold up an open of the file by 45 seconds. The sessions get other pages and keep their books."""
+    hostile = [agent.create(name=f"hostile-{number}", grace_seconds=GRACE) for number in range(3)]
     holders = [holder(session) for session in hostile]
+    for each in holders:
+        each.do("charge", 0, 10 * UNIT)
     session = agent.create(name="neighbour")
     neighbour = tenant(session)
     agent.kill()
@@ -88,14 +91,37 @@ def test_a_lease_on_control_keeps_no_next_agent_waiting(
     agent.start()
     serves(agent, neighbour, session)
     assert tenant(session).slot == 1
-    # Only their own sessions are lost to them.
-    assert [view.id for view in agent.client().list()] == ["neighbour"]
-    assert {(line["session_id"], line["reason"]) for line in agent.audit("quarantine")} == {
-        (each.id, "a tenant holds a lease on control") for each in hostile
-    }
+    assert not agent.audit("quarantine")
+    replaced = {(line["session_id"], line["error_code"]) for line in agent.audit("replace_control")}
+    assert replaced == {(each.id, "control_leased") for each in hostile}
+    # Until the last word of their page is too old to allocate by, none comes in beside them: also not by a next start.
+    beat = holders[0].control()[3]
     agent.kill()
     agent.start()
+    newcomer = let_in(tenant, hostile[0])
+    assert newcomer.slot == 1
+    assert newcomer.control()[2] == 2, "it sums what those hold that came before"
+    assert newcomer.control()[3] > beat + GRACE * 10**9
+    assert holders[0].control()[3] == beat, "they are told nothing any more, and get none"
+    view = agent.client().show(hostile[0].id)
+    assert view.gpus[0].held_bytes == 10 * UNIT
+    assert {process.pid for process in view.processes} == {holders[0].pid, newcomer.pid}
+    serves(agent, newcomer, hostile[0])
     serves(agent, neighbour, session)
+
+
+@pytest.mark.usefixtures("as_root")
+def test_roots_of_containers_do_not_own_the_control_page(agent: AgentProcess, tenant: StartTenant) -> None:
+    """An owner can take leases."""
+    session = agent.create()
+    control = agent.state / "sessions" / session.id / "control"
+    assert control.stat().st_uid > 2**31
+    os.chown(control, 0, 0)  # as earlier agents left it
+    agent.kill()
+    agent.start()
+    assert control.stat().st_uid > 2**31
+    assert control.stat().st_mode & 0o777 == 0o600
+    serves(agent, tenant(session), session)
 
 
 def test_a_lease_on_the_cells_costs_the_tenant_its_own(

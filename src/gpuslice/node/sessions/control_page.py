@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from typing import TYPE_CHECKING
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.node.errors import BrokenSessionError
 from gpuslice.node.sessions import page
@@ -13,6 +15,13 @@ from gpuslice.node.sessions import page
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+#: No user has such a number: neither of the machine, nor of a container with a user namespace of its own.
+_OWNERS: Final = range(0xE0000000, 0xFFFFFF00)
+
+
+class LeasedControlError(BrokenSessionError):
+    """A tenant holds a lease on the page, and the agent cannot write it as long as it does."""
 
 
 class ControlPage:
@@ -28,6 +37,7 @@ class ControlPage:
             if os.fstat(descriptor).st_size != page.CONTROL_BYTES:
                 raise BrokenSessionError(f"{path.name} is not one page long")
             self._map = mmap.mmap(descriptor, page.CONTROL_BYTES)
+            _give_away(descriptor)
         finally:
             os.close(descriptor)
         self.values = page.Control.from_buffer(self._map)
@@ -51,14 +61,24 @@ class ControlPage:
 
 
 def _open(path: Path) -> int:
-    """Tenants have had descriptors of it. While no agent runs, one of the same user can take a lease on it (fcntl(2)).
+    """Tenants have had descriptors of it. While no agent runs, one of its owner can take a lease on it (fcntl(2)).
 
-    An open waits 45 seconds for the lease; this one fails instead, and the session is put aside.
+    An open waits 45 seconds for the lease; this one fails instead, and the session gets another page.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except BlockingIOError:
-        raise BrokenSessionError("a tenant holds a lease on control") from None
+        raise LeasedControlError("a tenant holds a lease on control") from None
+
+
+def _give_away(descriptor: int) -> None:
+    """Makes the file an unused user's: a container's root owns what root owns, and an owner can take leases.
+
+    It can still become that user (CAP_SETUID), so this makes leases harder and no more. Root needs no ownership here.
+    """
+    if os.geteuid() == 0 and os.fstat(descriptor).st_uid == 0:
+        with suppress(OSError):  # in a user namespace there may be no such user
+            os.fchown(descriptor, secrets.choice(_OWNERS), -1)
 
 
 def write_control(path: Path, values: page.Control) -> None:
@@ -68,5 +88,6 @@ def write_control(path: Path, values: page.Control) -> None:
     try:
         os.posix_fallocate(descriptor, 0, page.CONTROL_BYTES)
         os.write(descriptor, content)
+        _give_away(descriptor)
     finally:
         os.close(descriptor)

@@ -58,6 +58,8 @@ class SessionRecord(msgspec.Struct, kw_only=True):
     #: By the clock that nobody sets (CLOCK_BOOTTIME); it means something only in the boot named here.
     expires: float | None = None
     boot_id: str
+    #: No process gets a slot before that (CLOCK_MONOTONIC, of that boot): processes with an earlier page may allocate.
+    closed_until: float = 0.0
     grace_seconds: float
     on_breach: OnBreach = OnBreach.REPORT
     ttl_kill: bool = False

@@ -21,9 +21,10 @@ from gpuslice.model.sessions import SessionState, pronounceable
 from gpuslice.node.errors import AgentError, BrokenSessionError
 from gpuslice.node.sessions.cells import Cells
 from gpuslice.node.sessions.cells_recovery import CellsSearch, Wanted
+from gpuslice.node.sessions.control_page import LeasedControlError
 from gpuslice.node.sessions.record import encode_record, write_record
 from gpuslice.node.sessions.released_totals import TotalsFile
-from gpuslice.node.sessions.session import Process, Session, write_session
+from gpuslice.node.sessions.session import Process, Session, replace_control, write_session
 from gpuslice.system import processes
 from gpuslice.system.files import synchronize
 from gpuslice.system.hang_ups import HangUps
@@ -70,6 +71,10 @@ _STORAGE_ERRORS: Final = {
 def boottime() -> float:
     """Seconds since boot, by a clock that cannot be set and that goes on in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class _UnservedError(Exception):
+    """A session that is whole, and that this agent cannot take up. It stays where it is, for the next."""
 
 
 class Registry:
@@ -119,15 +124,40 @@ class Registry:
                 self._bury(folder.name)
             else:
                 try:
-                    self._take_up(Session(folder))
+                    self._take_up(self._open(folder))
+                except _UnservedError as error:
+                    self._log.error("a session is not served", session_id=folder.name, reason=str(error))
                 except (BrokenSessionError, OSError) as error:
                     self._quarantine(folder.name, str(error))
         self._search_for_cells()
+
+    def _open(self, folder: Path) -> Session:
+        """The session in the folder, with a new control page where a tenant holds the old one.
+
+        Such a session is never put aside: one of the same name would begin with empty books while its processes hold
+        memory.
+        """
+        try:
+            return Session(folder)
+        except LeasedControlError as leased:
+            try:
+                replace_control(folder, time.monotonic_ns(), _COUNTING_SECONDS)
+            except OSError as error:
+                raise _UnservedError(f"{leased}, and no other can be written: {error.strerror}") from None
+            self._audit.write(
+                "replace_control",
+                result="error",
+                session_id=folder.name,
+                error_code="control_leased",
+                reason=f"{leased}: processes that are attached get no more memory, and others must wait",
+            )
+            return Session(folder)
 
     def _take_up(self, session: Session) -> None:
         same_boot = session.record.boot_id == self._boot_id
         if not same_boot:
             self._carry_over(session)
+        session.closed_until = session.record.closed_until if same_boot else 0.0
         self.sessions[session.id] = session
         session.apply(session.record)
         for slot, identity in session.attached.entries().items():
@@ -183,7 +213,7 @@ class Registry:
         for identity, size in session.settle(None if descriptor is None else Cells(descriptor, session.gpu_count)):
             self._audit.write("recover", session_id=session.id, pid=identity.pid, size=size)
         if lost:
-            session.closed_until = time.monotonic() + _COUNTING_SECONDS
+            session.closed_until = max(session.closed_until, time.monotonic() + _COUNTING_SECONDS)
             self._audit.write(
                 "replace_cells",
                 result="error",
@@ -199,7 +229,7 @@ class Registry:
         expires = None
         if record.ttl_seconds is not None:
             expires = boottime() + max(0.0, record.created + record.ttl_seconds - time.time())
-        carried = msgspec.structs.replace(record, boot_id=self._boot_id, expires=expires)
+        carried = msgspec.structs.replace(record, boot_id=self._boot_id, expires=expires, closed_until=0.0)
         with suppress(OSError):  # at a start, when nothing is served yet
             write_record(session.folder, encode_record(carried))
             session.apply(carried)

@@ -17,6 +17,7 @@ from gpuslice.node.sessions.cells import Cell, Cells, make_cells
 from gpuslice.node.sessions.control_page import ControlPage, write_control
 from gpuslice.node.sessions.record import SessionRecord, encode_record, read_record, write_record
 from gpuslice.node.sessions.slot_table import NOBODY, AttachedFile, write_attached
+from gpuslice.system.files import synchronize
 
 if TYPE_CHECKING:
     import socket
@@ -158,6 +159,8 @@ class Session:
             self.attached.write_cells_inode(self.cells.inode)
         if found is None:
             self.control.values.slots_high = max(self.processes, default=-1) + 1
+        else:  # the page may be a new one
+            self.control.values.slots_high = max(self.control.values.slots_high, max(self.processes, default=-1) + 1)
         self.control.values.cells_inode = self.cells.inode
         for slot in self.processes:
             with suppress(OSError):  # no memory left: it had its cells before
@@ -278,6 +281,28 @@ def fill_control(values: page.Control, record: SessionRecord) -> None:
 
 def write_session(folder: Path, record: SessionRecord, now_ns: int) -> None:
     """Makes a session's files in an empty folder."""
+    write_control(folder / "control", _control_values(record, now_ns))
+    write_attached(folder / "attached", len(record.gpus))
+    write_record(folder, encode_record(record))
+
+
+def replace_control(folder: Path, now_ns: int, counting_seconds: float) -> None:
+    """Gives a session another control page where the agent cannot write the one that its processes have.
+
+    Their page names their cells, and its last heartbeat lets them allocate for as long as the grace: so no process gets
+    a slot before that time is over, and what they hold by then was counted. Raises OSError, and then nothing changed.
+    """
+    record = read_record(folder / "session.json", folder.name)
+    record.closed_until = now_ns / 1e9 + max(record.grace_seconds, 2 * HEARTBEAT_SECONDS) + counting_seconds
+    new = folder / ".control.new"
+    new.unlink(missing_ok=True)
+    write_control(new, _control_values(record, now_ns))
+    write_record(folder, encode_record(record))
+    new.rename(folder / "control")
+    synchronize(folder)
+
+
+def _control_values(record: SessionRecord, now_ns: int) -> page.Control:
     values = page.Control(
         magic=page.MAGIC,
         version=page.VERSION,
@@ -288,6 +313,4 @@ def write_session(folder: Path, record: SessionRecord, now_ns: int) -> None:
     for index, gpu in enumerate(record.gpus):
         ctypes.memmove(values.gpus[index].uuid, page.uuid_bytes(gpu.uuid), 16)
     fill_control(values, record)
-    write_control(folder / "control", values)
-    write_attached(folder / "attached", len(record.gpus))
-    write_record(folder, encode_record(record))
+    return values
