@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ __all__ = ["build", "client", "make_node", "node"]  # fixtures of tests/interpos
 LIMIT = 64 * MIB
 PROCESSES = 4
 STOPS = 40
+RESTARTS = 3
+LOOKS = 30
 _OBSERVER = """
 import sys, pynvml as n
 n.nvmlInit()
@@ -82,6 +85,28 @@ def test_a_program_that_hides_its_cells_from_the_next_agent_gets_no_more_and_its
     assert hiding.give("free", 0) == 0
     eventually(lambda: other.take("linear", LIMIT // 2) == 0, "what it gave back")
     assert "did not find this process's part of the session" in hiding.close()
+
+
+def test_memory_of_a_program_that_hides_its_cells_counts_over_any_number_of_restarts(node: Node) -> None:
+    session = node.session(LIMIT)
+    hiding = node.tenant(session)
+    hiding.fill("linear", LIMIT // 2, times=1)
+    assert hiding.do("hide-cells") == 0
+    others: list[Tenant] = []
+    assert node.agent is not None
+    for restart in range(RESTARTS):
+        node.agent.kill()
+        node.agent.start()
+        eventually(lambda: node.agent is not None and node.agent.audit("replace_cells"), "the first search ends")
+        others.append(node.tenant(session))
+        eventually(lambda: others[-1].take("linear", MIB) == 0, "the session is served")
+        for _ in range(LOOKS):  # the agent meanwhile looks for processes that left the session
+            assert [other.take("linear", LIMIT // 2) for other in others] == [OUT_OF_MEMORY] * len(others), restart
+            time.sleep(0.1)
+        assert hiding.take("linear", 512) == OUT_OF_MEMORY
+        assert hiding.process.pid in [process.pid for process in node.client.show(session.id).processes]
+    assert hiding.give("free", 0) == 0
+    eventually(lambda: others[0].take("linear", LIMIT // 2) == 0, "what it gave back")
 
 
 def test_an_observer_follows_the_session_to_its_new_cells(node: Node) -> None:

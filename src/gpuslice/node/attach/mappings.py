@@ -76,7 +76,7 @@ class Mappings:
             return  # it is asked after again
         if self._registry.processes.get(process.key) is not process:
             return
-        if mapped is False:
+        if mapped is False and not process.has_other_cells:
             self._registry.detach(process, "left the session")
         else:  # one whose mappings cannot be read, or are too many, is not looked at again before it changes
             self._programs[process.key] = process.identity, layout

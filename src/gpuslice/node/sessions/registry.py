@@ -160,12 +160,13 @@ class Registry:
         session.closed_until = session.record.closed_until if same_boot else 0.0
         self.sessions[session.id] = session
         session.apply(session.record)
+        others = session.attached.with_other_cells()
         for slot, identity in session.attached.entries().items():
             alive = same_boot and session.attached.folded != (slot, identity)
             pidfd = processes.open_pidfd(identity) if alive else None
             if pidfd is not None:
-                self._watch(session.adopt(slot, identity, pidfd))
-        if session.processes:
+                self._watch(session.adopt(slot, identity, pidfd, other_cells=slot in others))
+        if any(not process.has_other_cells for process in session.processes.values()):
             self._unsettled[session.id] = time.monotonic() + _SEARCH_SECONDS
         else:  # no process has its cells
             self._settle(session, None)
@@ -183,7 +184,7 @@ class Registry:
                     session.id,
                     session.attached.cells_inode,
                     session.gpu_count,
-                    tuple(process.pid for process in session.processes.values()),
+                    tuple(process.pid for process in session.processes.values() if not process.has_other_cells),
                 )
                 for session in sessions
             ]

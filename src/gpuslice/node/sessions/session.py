@@ -60,7 +60,7 @@ class Process:
 
     def __init__(self, session: Session, slot: int, identity: ProcessIdentity, pidfd: int, cells_inode: int) -> None:
         self.session = session
-        #: Which cells it has mapped: the session's, unless they were lost in a restart.
+        #: Which cells it has mapped: the session's, or 0 if they were lost in a restart.
         self.cells_inode = cells_inode
         self.slot = slot
         self.identity = identity
@@ -68,6 +68,11 @@ class Process:
         self.connection: socket.socket | None = None
         #: What it last said it did, per GPU: what a tenant takes back afterwards is not believed.
         self.seen: list[Counts] | None = None
+
+    @property
+    def has_other_cells(self) -> bool:
+        """Whether its cells are lost. NVML alone says what it holds, so it keeps its slot until it ends."""
+        return self.cells_inode == 0
 
     @property
     def pid(self) -> int:
@@ -155,6 +160,10 @@ class Session:
         gone = [
             (identity, self.fold(slot, identity)) for slot, identity in entries.items() if slot not in self.processes
         ]
+        if found is None:
+            for slot, process in self.processes.items():  # first: an agent that is killed in between loses none of them
+                process.cells_inode = 0
+                self.attached.write_entry(slot, process.identity, other_cells=True)
         if self.attached.cells_inode != self.cells.inode:
             self.attached.write_cells_inode(self.cells.inode)
         if found is None:
@@ -183,9 +192,10 @@ class Session:
         process = self.processes[slot] = Process(self, slot, identity, pidfd, self.cells.inode)
         return process
 
-    def adopt(self, slot: int, identity: ProcessIdentity, pidfd: int) -> Process:
+    def adopt(self, slot: int, identity: ProcessIdentity, pidfd: int, *, other_cells: bool = False) -> Process:
         """A process that an earlier agent gave its slot."""
-        process = self.processes[slot] = Process(self, slot, identity, pidfd, self.attached.cells_inode)
+        inode = 0 if other_cells else self.attached.cells_inode
+        process = self.processes[slot] = Process(self, slot, identity, pidfd, inode)
         return process
 
     def take_slot(self, process: Process) -> int:

@@ -22,6 +22,7 @@ from gpuslice.node.sessions import page
 from gpuslice.system.processes import ProcessIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _MAGIC: Final = 0x3143415454415347
@@ -29,7 +30,8 @@ _VERSION: Final = 2
 #: Magic, version, GPUs; the folded process: slot, pid, start time; the cells' inode.
 _HEADER: Final = struct.Struct("=QIIIIQQ")
 _GPU: Final = struct.Struct("=5Q")
-_ENTRY: Final = struct.Struct("=QII")  # start time, pid, reserved
+_ENTRY: Final = struct.Struct("=QII")  # start time, pid, flags
+_OTHER_CELLS: Final = 1  # a flag: the process has other cells than those that the header names
 _ENTRIES: Final = 1024  # where they begin; with it, up to 192 processes need one page of memory
 _BYTES: Final = _ENTRIES + page.SLOTS * _ENTRY.size
 _MOST: Final = 2**63 - 1
@@ -85,15 +87,22 @@ class AttachedFile:
 
     def entries(self) -> dict[int, ProcessIdentity]:
         """The slots that are taken."""
-        content = os.pread(self._descriptor, _BYTES - _ENTRIES, _ENTRIES)
         return {
             slot: ProcessIdentity(pid, start_time)
-            for slot, (start_time, pid, _) in enumerate(_ENTRY.iter_unpack(content))
+            for slot, (start_time, pid, _) in enumerate(self._read_entries())
             if pid
         }
 
-    def write_entry(self, slot: int, process: ProcessIdentity | None) -> None:
-        entry = _ENTRY.pack(process.start_time, process.pid, 0) if process else bytes(_ENTRY.size)
+    def with_other_cells(self) -> set[int]:
+        """The slots of processes whose cells were lost in a restart: no later agent finds them in these."""
+        return {slot for slot, (_, pid, flags) in enumerate(self._read_entries()) if pid and flags & _OTHER_CELLS}
+
+    def _read_entries(self) -> Iterator[tuple[int, int, int]]:
+        return _ENTRY.iter_unpack(os.pread(self._descriptor, _BYTES - _ENTRIES, _ENTRIES))
+
+    def write_entry(self, slot: int, process: ProcessIdentity | None, *, other_cells: bool = False) -> None:
+        flags = _OTHER_CELLS if other_cells else 0
+        entry = _ENTRY.pack(process.start_time, process.pid, flags) if process else bytes(_ENTRY.size)
         os.pwrite(self._descriptor, entry, _ENTRIES + slot * _ENTRY.size)
 
     def write_totals(self, folded: tuple[int, ProcessIdentity] | None = None) -> None:

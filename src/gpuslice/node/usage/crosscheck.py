@@ -219,7 +219,7 @@ class CrossCheck:
         cell = process.session.cells.read_one(gpu, process.slot)
         quiet = self._marks.get(place) == cell.mark
         self._marks[place] = cell.mark
-        in_force = self._overheads.get(place, 0)
+        in_force = self._overheads.get(place, cell.overhead)  # an agent's before this one
         overhead = in_force
         if quiet:
             found = max(0, size - cell.held)
