@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,9 +14,10 @@ import pytest
 from gpuslice.node.sessions import cells, cells_recovery, page
 from gpuslice.node.sessions.cells_recovery import CellsSearch, Wanted
 from gpuslice.node.sessions.page import UNIT
+from tests.native.inside import python_path
 from tests.node.conftest import agent, as_root, folder, new_agent, tenant
-from tests.node.support import AgentProcess, start_tenant
-from tests.waiting import eventually
+from tests.node.support import AgentProcess, clean_environment, read_line, start_tenant
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +33,24 @@ RESIZES = 5
 HOUR = 3600
 FLOOD = 300
 GRACE = 3
+BURIED = 20
+DECOYS = 2000
+_KEEPER = """
+import fcntl, os, resource, sys
+from gpuslice.node.sessions import cells
+place, decoys = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+made = cells.make_cells(1)
+fcntl.fcntl(made._descriptor, fcntl.F_DUPFD_CLOEXEC, place)
+made.close()
+decoy = os.memfd_create(cells.LINK.removeprefix("/memfd:").removesuffix(" (deleted)"))
+for number in range(300, 300 + decoys):
+    os.dup2(decoy, number)
+if not decoys:
+    os.close(decoy)
+print(made.inode, flush=True)
+sys.stdin.read()
+"""
 
 
 class StartHolder(Protocol):
@@ -232,6 +254,37 @@ def test_what_only_has_the_name_of_cells_is_not_opened(folder: Path, monkeypatch
     finally:
         os.close(held)
     assert opened == []
+
+
+@pytest.mark.parametrize("place", [300, 2000])
+def test_sessions_that_bury_their_cells_keep_no_other_from_being_found(place: int) -> None:
+    """However many they are: a program that hides nothing is found before any of them is given up."""
+    with keeping_cells(place, 0) as (neighbour, inode), keeping_cells(5000, DECOYS) as (hostile, _):
+        search = CellsSearch()
+        buried = [Wanted(f"hostile-{number}", 1, 1, (hostile,) * 4) for number in range(BURIED)]
+        search.start([*buried, Wanted("neighbour", inode, 1, (neighbour,))])
+        results = [search.result(PATIENCE_SECONDS) for _ in range(BURIED + 1)]
+    first = results[0]
+    assert first is not None
+    assert (first.session_id, first.descriptor is not None) == ("neighbour", True)
+    assert [result for result in results[1:] if result is None or result.descriptor is not None] == []
+    assert first.descriptor is not None
+    assert os.fstat(first.descriptor).st_ino == inode
+    os.close(first.descriptor)
+
+
+@contextmanager
+def keeping_cells(place: int, decoys: int) -> Iterator[tuple[int, int]]:
+    """A process with cells at that descriptor, behind so many others that look like them; its number, and theirs."""
+    program = [sys.executable, "-c", _KEEPER, str(place), str(decoys)]
+    process = subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment(**python_path())
+    )
+    with process:
+        try:
+            yield process.pid, int(read_line(process))
+        finally:
+            process.kill()
 
 
 # ---- descriptors sent to the agent, and connections kept from it ----

@@ -48,9 +48,8 @@ _NEW: Final = ".new-"
 _GONE: Final = ".released-"
 _BROKEN: Final = ".broken-"
 
-#: How long a start waits for sessions' cells to be found, and how long they are searched for while others are served.
+#: How long a start waits for sessions' cells to be found. Others are searched for while these are served.
 _START_SECONDS: Final = 0.5
-_SEARCH_SECONDS: Final = 10.0
 
 #: In which NVML is asked several times what processes hold whose cells are lost.
 _COUNTING_SECONDS: Final = 3.0
@@ -102,8 +101,8 @@ class Registry:
         self._by_pid: dict[int, list[Process]] = {}
         self._search = CellsSearch()
         self.hang_ups = HangUps()
-        #: Sessions whose cells are being searched for, and until when.
-        self._unsettled: dict[str, float] = {}
+        #: Sessions whose cells are being searched for.
+        self._unsettled: dict[str, Session] = {}
         self.totals = TotalsFile(state.totals)
         self.quarantined = 0
         #: Sessions that may be over, for `release_over`.
@@ -167,7 +166,7 @@ class Registry:
             if pidfd is not None:
                 self._watch(session.adopt(slot, identity, pidfd, other_cells=slot in others))
         if any(not process.has_other_cells for process in session.processes.values()):
-            self._unsettled[session.id] = time.monotonic() + _SEARCH_SECONDS
+            self._unsettled[session.id] = session
         else:  # no process has its cells
             self._settle(session, None)
         if session.record.owner is not None and same_boot:
@@ -177,7 +176,6 @@ class Registry:
 
     def _search_for_cells(self) -> None:
         """Finds the cells that processes have. A tenant that hides them makes only its own session wait."""
-        sessions = [self.sessions[session_id] for session_id in self._unsettled]
         self._search.start(
             [
                 Wanted(
@@ -186,7 +184,7 @@ class Registry:
                     session.gpu_count,
                     tuple(process.pid for process in session.processes.values() if not process.has_other_cells),
                 )
-                for session in sessions
+                for session in self._unsettled.values()
             ]
         )
         deadline = time.monotonic() + _START_SECONDS
@@ -196,17 +194,14 @@ class Registry:
                 session.control.heartbeat.value = time.monotonic_ns()
 
     def settle_found(self, *, wait: float = 0.0) -> None:
-        """Goes on with what searches for cells have found since, and without what they do not find in time."""
+        """Goes on with what searches for cells have found since, and without what they do not find."""
         while self._unsettled and (result := self._search.result(wait)) is not None:
-            session = self.sessions.get(result.session_id)
-            if session is not None and self._unsettled.pop(result.session_id, None) is not None:
+            if (session := self._unsettled.pop(result.session_id, None)) is not None:
                 self._settle(session, result.descriptor)
             elif result.descriptor is not None:
                 os.close(result.descriptor)
-        now = time.monotonic()
-        for session_id in [late for late, deadline in self._unsettled.items() if now > deadline]:
-            del self._unsettled[session_id]
-            if (session := self.sessions.get(session_id)) is not None:
+        for session_id in self._search.stuck():
+            if (session := self._unsettled.pop(session_id, None)) is not None:
                 self._settle(session, None)
 
     def _settle(self, session: Session, descriptor: int | None) -> None:
