@@ -17,6 +17,7 @@ import msgspec
 
 from gpuslice.model.sessions import OnBreach, SessionState, check_name
 from gpuslice.node.admin import messages, shares, views
+from gpuslice.node.admin.connection_limits import ConnectionLimits
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions.record import SessionRecord
 from gpuslice.node.sessions.registry import boottime, storage_error
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from gpuslice.system.threads import InspectionThread
 
 _PATIENCE_SECONDS: Final = 5.0
-_MAX_CONNECTIONS: Final = 256
 _MAX_SECONDS: Final = 100 * 365 * 86400.0
+
+#: After these the agent hangs up: a client that does not know the token holds no connection for longer than one line.
+_HANG_UP_CODES: Final = ("wrong_token", "bad_request", "version")
 
 _decoder: Final[msgspec.json.Decoder[messages.Request]] = msgspec.json.Decoder(messages.Request)
 
@@ -66,13 +69,13 @@ class Admin:
         self._status = status
         self._thread = thread
 
-    async def answer(self, line: bytes, peer: Peer) -> bytes:
-        """The answer to a line, whatever it is."""
+    async def answer(self, line: bytes, peer: Peer) -> tuple[bytes, bool]:
+        """The answer to a line, whatever it is, and whether the client may send another."""
         answer = await self._answer(line, peer)
         await self._audit.flush()  # what was done is in the log before it is acknowledged, if the disk allows
-        return answer
+        return messages.encode(answer), answer.error is None or answer.error.code not in _HANG_UP_CODES
 
-    async def _answer(self, line: bytes, peer: Peer) -> bytes:
+    async def _answer(self, line: bytes, peer: Peer) -> messages.Answer:
         operation = "admin"
         try:
             request = decode(line)
@@ -84,8 +87,8 @@ class Admin:
                 operation, result="refused", pid=peer.pid, uid=peer.uid, error_code=error.code, reason=error.message
             )
             problem = messages.Problem(code=error.code, message=error.message, field=error.field, remedy=error.remedy)
-            return messages.encode(messages.Answer(ok=False, error=problem))
-        return messages.encode(messages.Answer(ok=True, result=msgspec.Raw(msgspec.json.encode(result))))
+            return messages.Answer(ok=False, error=problem)
+        return messages.Answer(ok=True, result=msgspec.Raw(msgspec.json.encode(result)))
 
     def _check_token(self, token: str) -> None:
         if not hmac.compare_digest(token.encode(errors="replace"), self._token):
@@ -322,6 +325,7 @@ class AdminServer:
         self._admin = admin
         self._log = log
         self._connections: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+        self._limits = ConnectionLimits()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -330,27 +334,36 @@ class AdminServer:
         )
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _MAX_CONNECTIONS:
+        peer = sockets.peer_of(writer.get_extra_info("socket"))
+        if not self._limits.has_room(peer.uid):
+            writer.write(_refusal("busy", f"uid {peer.uid} has too many connections: close some, and try again"))
             writer.close()
             return
         self._connections[task := asyncio.current_task()] = writer
         try:
-            peer = sockets.peer_of(writer.get_extra_info("socket"))
-            while line := await asyncio.wait_for(reader.readline(), _PATIENCE_SECONDS):
-                if not line.endswith(b"\n"):
-                    break
-                writer.write(await self._admin.answer(line, peer))
-                await asyncio.wait_for(writer.drain(), _PATIENCE_SECONDS)
+            with self._limits.counted(peer.uid):
+                await self._converse(reader, writer, peer)
         except ValueError:  # the line is too long
-            problem = messages.Problem(code="too_long", message=f"a request has at most {messages.MAX_BYTES} bytes")
-            writer.write(messages.encode(messages.Answer(ok=False, error=problem)))
-        except (TimeoutError, OSError):
-            pass  # half a message, or nobody there any more
+            writer.write(_refusal("too_long", f"a request has at most {messages.MAX_BYTES} bytes"))
+        except TimeoutError:  # half a message, or a client that does not read: what it was sent waits no longer
+            writer.transport.abort()
+        except OSError:
+            pass  # the client is gone
         except Exception:  # noqa: BLE001 - one request never ends the agent
             self._log.exception("an admin request failed", operation="admin")
         finally:
             del self._connections[task]
             writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+        """Answers line by line, until one does not come in time or is not from a client that knows the token."""
+        welcome = True
+        while welcome and (line := await asyncio.wait_for(reader.readline(), _PATIENCE_SECONDS)):
+            if not line.endswith(b"\n"):
+                break
+            answer, welcome = await self._admin.answer(line, peer)
+            writer.write(answer)
+            await asyncio.wait_for(writer.drain(), _PATIENCE_SECONDS)
 
     async def close(self) -> None:
         """Hangs up, and waits until every request that was begun is done."""
@@ -360,3 +373,7 @@ class AdminServer:
             writer.close()
         if tasks := [task for task in self._connections if task is not None]:
             await asyncio.wait(tasks, timeout=1)
+
+
+def _refusal(code: str, message: str) -> bytes:
+    return messages.encode(messages.Answer(ok=False, error=messages.Problem(code=code, message=message)))
