@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice.node.admin import messages
+from gpuslice.node.admin import messages, trust
 from gpuslice.node.admin.messages import AgentView, GpuShare, SessionView
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions.state_folder import TOKEN_VARIABLE, StateFolder, default_folder
@@ -41,8 +42,10 @@ class AgentClient:
         """The agent of that state folder, of $GPUSLICE_STATE, or of the usual folder; for other users also root's."""
         named = state is not None or environment.get("GPUSLICE_STATE")
         folder = StateFolder(state.absolute() if state is not None else default_folder(environment))
+        trust.check_folder(folder.folder)
         if not named and not folder.admin_socket.exists():
             folder = StateFolder(Path("/run/gpuslice"))
+            trust.check_folder(folder.folder)
         return cls(folder.admin_socket, find_token(folder, environment))
 
     # ---- requests ----
@@ -111,7 +114,9 @@ class AgentClient:
         for attempt in (1, 2):
             fresh = self._socket is None
             try:
-                self._connect().sendall(line)
+                connection = self._connect()
+                with suppress(BrokenPipeError):  # the agent may have said why it hung up
+                    connection.sendall(line)
                 if answer := self._read_line():
                     return answer
                 problem = "it closed the connection"
@@ -124,9 +129,15 @@ class AgentClient:
 
     def _connect(self) -> socket.socket:
         if self._socket is None:
+            trust.check_socket(self.path)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             self._socket.settimeout(_TIMEOUT_SECONDS)
             self._socket.connect(str(self.path))
+            try:
+                trust.check_listener(self.path, self._socket)
+            except trust.UntrustedAgentError:
+                self.close()
+                raise
         return self._socket
 
     def _read_line(self) -> bytes:
