@@ -15,7 +15,6 @@ import pytest
 
 from gpuslice.node.admin import trust
 from gpuslice.node.admin.client import AgentClient
-from tests.native.inside import python_path
 from tests.node.conftest import as_root, folder
 from tests.node.support import clean_environment, read_line
 
@@ -48,16 +47,11 @@ while True:
         connection.sendall(b'{"ok":true,"result":[]}\\n')
 """
 
-#: `gpuslice ps` as the user. Its interpreter may be in a folder that only root can read, so it is loaded before.
-PS = """
-import os, sys
-from gpuslice.cli import main
-from gpuslice.cli.commands import ps
-os.setgid(int(sys.argv[1]))
-os.setuid(int(sys.argv[1]))
-sys.argv = ["gpuslice", "ps", "-o", "json"]
-main.main()
-"""
+#: How the victim is another user who can read this interpreter, which may be in root's home.
+AS_VICTIM = (
+    "setpriv", f"--reuid={VICTIM}", f"--regid={VICTIM}", "--clear-groups",
+    "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
+)  # fmt: skip
 
 
 @contextmanager
@@ -77,9 +71,10 @@ def received(process: subprocess.Popen[str]) -> str:
     return process.communicate()[0]
 
 
-def ps(**variables: str) -> subprocess.CompletedProcess[str]:
-    environment = clean_environment(GPUSLICE_IPC_TOKEN="supersecret", **python_path(), **variables)  # noqa: S106
-    command = [sys.executable, "-c", PS, str(VICTIM)]
+def ps(gpuslice_command: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`gpuslice ps` of the victim, who has the token of root's agent in the environment."""
+    environment = clean_environment(GPUSLICE_IPC_TOKEN="supersecret", **variables)  # noqa: S106
+    command = [*AS_VICTIM, gpuslice_command, "ps"]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
 
 
@@ -101,28 +96,28 @@ def usual_folder() -> Iterator[Path]:
     shutil.rmtree(usual, ignore_errors=True)
 
 
-def test_the_usual_folder_of_another_user_is_not_used(usual_folder: Path) -> None:
+def test_the_usual_folder_of_another_user_is_not_used(usual_folder: Path, gpuslice_command: Path) -> None:
     with thief(usual_folder / "admin.sock") as process:
-        done = ps()
+        done = ps(gpuslice_command)
         assert (done.returncode, done.stdout) == (1, "")
         assert f"error: {usual_folder} belongs to uid {THIEF}" in done.stderr
         assert "--state" in done.stderr
         assert "supersecret" not in received(process)
 
 
-def test_a_folder_that_cannot_be_entered_is_an_error_with_a_remedy(usual_folder: Path) -> None:
+def test_a_folder_that_cannot_be_entered_is_an_error_with_a_remedy(usual_folder: Path, gpuslice_command: Path) -> None:
     usual_folder.mkdir(mode=0o700)
     os.chown(usual_folder, THIEF, THIEF)
-    done = ps()
+    done = ps(gpuslice_command)
     assert done.returncode == 1
     assert f"error: {usual_folder} belongs to uid {THIEF}" in done.stderr
 
 
-def test_a_link_to_another_user_s_folder_is_not_followed(open_folder: Path) -> None:
+def test_a_link_to_another_user_s_folder_is_not_followed(open_folder: Path, gpuslice_command: Path) -> None:
     with thief(open_folder / "theirs" / "admin.sock") as process:
         (open_folder / "mine").symlink_to(open_folder / "theirs")
         os.chown(open_folder / "mine", VICTIM, VICTIM, follow_symlinks=False)
-        done = ps(GPUSLICE_STATE=str(open_folder / "mine"))
+        done = ps(gpuslice_command, GPUSLICE_STATE=str(open_folder / "mine"))
         assert done.returncode == 1
         assert f"belongs to uid {THIEF}" in done.stderr
         assert "supersecret" not in received(process)
@@ -153,12 +148,12 @@ def test_another_user_s_socket_in_ones_own_folder_is_not_used(open_folder: Path)
         assert "supersecret" not in received(process)
 
 
-def test_an_agent_of_ones_own_is_asked() -> None:
+def test_an_agent_of_ones_own_is_asked(gpuslice_command: Path) -> None:
     own = Path(tempfile.mkdtemp(prefix="gpuslice-test-"))
     try:
         os.chown(own, VICTIM, VICTIM)
         with thief(own / "admin.sock", VICTIM) as process:
-            done = ps(GPUSLICE_STATE=str(own))
+            done = ps(gpuslice_command, GPUSLICE_STATE=str(own))
             assert done.returncode == 0, done.stderr
             assert "supersecret" in received(process)
     finally:
