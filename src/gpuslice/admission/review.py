@@ -39,6 +39,12 @@ class ReviewError(GpusliceError):
     """Raised when the bytes are no review that can be answered: there is no uid to answer to. An edge says HTTP 400."""
 
 
+class UnreadableError(ReviewError):
+    """Raised when a review, or the pod in it, cannot be decoded: an edge that finds the uid denies it. A failure of the
+    webhook would leave the decision to the failurePolicy, and the author of a pod can nest it as deep as it takes.
+    """
+
+
 class _GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     kind: str = ""
@@ -108,7 +114,10 @@ def examine(body: bytes, context: Context) -> Reviewed:
     """Answers a review. Raises ReviewError if there is nothing to answer, and nothing else."""
     request: _Request | None = _read_new_pod(body)
     if isinstance(request, _PodRequest):
-        answer = _answer_pod(request, body, context)
+        try:
+            answer = _answer_pod(request, body, context)
+        except RecursionError:
+            raise UnreadableError("the pod is nested too deep for the expressions of policies") from None
         name = request.name or _name_of(request.object)
     else:
         request = read_request(body)
@@ -166,7 +175,7 @@ def read_request(body: bytes) -> AnyRequest:
     try:
         found = _decode_any_review(body)
     except _UNREADABLE as error:
-        raise ReviewError(f"the body is not an {KIND} of {API_VERSION}: {_one_line(error)}") from None
+        raise UnreadableError(f"the body is not an {KIND} of {API_VERSION}: {_one_line(error)}") from None
     if found.api_version != API_VERSION or found.kind != KIND:
         raise ReviewError(
             f"the body is a {found.kind[:64]!r} of {found.api_version[:64]!r}, not an {KIND} of {API_VERSION}; "

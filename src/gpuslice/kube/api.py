@@ -175,7 +175,7 @@ def status_error(document: bytes | msgspec.Raw) -> ApiError:
 def _refusal(code: int, body: bytes) -> ApiError:
     try:
         status = msgspec.json.decode(body, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # What stands between us and the server answers in words of its own.
         status = _Status(message=body[:200].decode(errors="replace").strip())
     return ApiError(status.code or code, status.reason, status.message)

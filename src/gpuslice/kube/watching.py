@@ -145,7 +145,7 @@ class Watch(Generic[ObjectT, V]):
             if not error.expired:
                 self._failed(error)
             await backoff.wait()
-        except (UnreachableError, msgspec.DecodeError) as error:
+        except (UnreachableError, msgspec.DecodeError, RecursionError) as error:
             self._failed(error)
             await backoff.wait()
 

@@ -35,11 +35,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from gpuslice.admission.cluster import template_contents
 from gpuslice.admission.cluster.template_contents import StoredTemplate
 from gpuslice.admission.cluster.template_quota import QuotaError, TemplateQuota
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, HasMetadata
 from gpuslice.kube.watching import SILENCE_SECONDS
@@ -264,7 +263,7 @@ class Templates:
         )
 
 
-_decode: Final = msgspec.json.Decoder(StoredTemplate).decode
+_decode: Final = decoder(StoredTemplate)
 
 
 def is_marked(template: HasMetadata) -> bool:

@@ -12,7 +12,7 @@ import structlog
 
 from gpuslice.admission.context import UnknownNamespaceError
 from gpuslice.admission.decision import NO_GPU, Outcome
-from gpuslice.admission.review import ReviewError, examine, read_request
+from gpuslice.admission.review import ReviewError, UnreadableError, examine, read_request
 from gpuslice.admission.webhook import validation
 from gpuslice.admission.webhook.large_reviews import LargeReviews
 from gpuslice.admission.webhook.metrics import Refusal
@@ -41,6 +41,8 @@ _TOO_MUCH: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
 }
+#: Of a review that cannot be decoded, the uid is looked for in so much: an API server writes it first.
+_BEGINNING_BYTES: Final = 4096
 #: How long a review waits for a server that has only just started. The API server waits three seconds.
 _SECONDS_TO_SYNC: Final = 2.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
@@ -129,7 +131,7 @@ class Reviews:
         except (UnknownNamespaceError, _NotSyncedError):
             return self._mutate_slowly(request.body, started)
         except Exception as error:  # noqa: BLE001 - one review must not take the others with it
-            return self._mutation_failed(error, started)
+            return self._mutation_failed(error, request.body, started)
         if reviewed.templates:
             return self._mutate_with_templates(reviewed, started)
         return self._mutated(reviewed, started)
@@ -145,7 +147,7 @@ class Reviews:
             self._log.warning("refused", kind="pod", uid=denied.uid, message=denied.message)
             return _proper(denied.body)
         except Exception as error:  # noqa: BLE001 - see `mutate`
-            return self._mutation_failed(error, started)
+            return self._mutation_failed(error, body, started)
         if reviewed.templates:
             return await self._mutate_with_templates(reviewed, started)
         return self._mutated(reviewed, started)
@@ -185,7 +187,7 @@ class Reviews:
             self._tell(reviewed, taken, Outcome.DENIED, denied.message)
             return _proper(denied.body)
         except Exception as error:  # noqa: BLE001 - see `mutate`
-            return self._mutation_failed(error, started)
+            return self._mutation_failed(error, b"", started)
         return self._mutated(reviewed, started)
 
     def _mutated(self, reviewed: Reviewed, started: float) -> Response:
@@ -198,9 +200,9 @@ class Reviews:
         if decision.outcome is not Outcome.UNTOUCHED:
             self._tell(reviewed, taken, decision.outcome, decision.denial.message if decision.denial else "")
 
-    def _mutation_failed(self, error: Exception, started: float) -> Response:
+    def _mutation_failed(self, error: Exception, body: bytes, started: float) -> Response:
         self._metrics.mutation_failed(time.perf_counter() - started)
-        return self._failed(error, "mutate")
+        return self._failed(error, body, "mutate")
 
     def _validate_pod(self, body: bytes) -> Verdict:
         return validation.validate_pod(body, self._cluster.context())
@@ -214,14 +216,14 @@ class Reviews:
             except UnknownNamespaceError:
                 return handle_slowly(request)
             except Exception as error:  # noqa: BLE001 - see `mutate`
-                return self._validation_failed(error, kind)
+                return self._validation_failed(error, request.body, kind)
             return self._validated(verdict, kind)
 
         async def handle_slowly(request: Request) -> Response:
             try:
                 verdict = await self._in_thread(lambda: validate(request.body))
             except Exception as error:  # noqa: BLE001 - see `mutate`
-                return self._validation_failed(error, kind)
+                return self._validation_failed(error, request.body, kind)
             return self._validated(verdict, kind)
 
         return handle
@@ -233,12 +235,21 @@ class Reviews:
             self._log.info("refused", kind=kind, uid=verdict.uid, message=verdict.message)
         return _proper(verdict.body)
 
-    def _validation_failed(self, error: Exception, kind: str) -> Response:
+    def _validation_failed(self, error: Exception, body: bytes, kind: str) -> Response:
         self._metrics.validated(kind, "failed")
-        return self._failed(error, f"validate {kind}")
+        return self._failed(error, body, f"validate {kind}")
 
-    def _failed(self, error: Exception, what: str) -> Response:
-        """The API server takes anything but a review as a failure of the webhook: its failurePolicy decides."""
+    def _failed(self, error: Exception, body: bytes, what: str) -> Response:
+        """The API server takes anything but a review as a failure of the webhook: its failurePolicy decides. That is not
+        for the author of an object to bring about, so what cannot be decoded is denied.
+        """
+        if isinstance(error, UnreadableError | RecursionError):
+            message = f"this cannot be read, so it is denied; leave out what is nested deep: {error}"
+            denied = validation.deny_unread(body[:_BEGINNING_BYTES], message, HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid")
+            if denied is not None:
+                self._metrics.refused(Refusal.UNREADABLE)
+                self._log.warning("refused", kind="unread", uid=denied.uid, operation=what, message=denied.message)
+                return _proper(denied.body)
         if isinstance(error, ReviewError):
             return plain(HTTPStatus.BAD_REQUEST, f"gpuslice: {error}")
         self._log.error("review failed", operation=what, exc_info=error)

@@ -40,6 +40,7 @@ class Refusal(StrEnum):
     NOT_ALLOWED = "not_allowed"
     TEMPLATE = "template"
     POLICY = "policy"
+    UNREADABLE = "unreadable"
 
 
 class _Timings:
@@ -136,7 +137,8 @@ class Metrics:
         self._refusals = Counter(
             "gpuslice_admission_refusals_total",
             "Refusals: malformed (a request without meaning, by /mutate or /validate), not_allowed (by policy or "
-            "backend), template (its claim template could not be made), policy (a SlicePolicy that makes no sense).",
+            "backend), template (its claim template could not be made), policy (a SlicePolicy that makes no sense), unreadable "
+            "(a review that cannot be decoded).",
             ("reason",),
             registry=self.registry,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuslice.admission.pod_annotations import PREFIX
+from gpuslice.kube.decoding import decoder
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import PODS, Metadata
 
@@ -39,7 +40,7 @@ class PodClaims(msgspec.Struct, frozen=True, gc=False):
     status: _Status = _Status()
 
 
-_decode: Final = msgspec.json.Decoder(PodClaims).decode
+_decode: Final = decoder(PodClaims)
 
 
 def templates_of(pod: PodClaims) -> frozenset[str] | None:
