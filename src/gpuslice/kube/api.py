@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from gpuslice.kube import credentials
+from gpuslice.kube import credentials, transport
 from gpuslice.kube.decoding import decoder
-from gpuslice.kube.errors import ApiError, CredentialsError, UnreachableError
+from gpuslice.kube.errors import AnswerTooLongError, ApiError, CredentialsError, UnreachableError
 from gpuslice.kube.transport import Transport, TransportError
 
 if TYPE_CHECKING:
@@ -94,15 +94,22 @@ class Api:
         body: object = None,
         content: str = JSON,
         accept: str = JSON,
+        most_bytes: int | None = None,
     ) -> bytes:
-        """One call. Raises ApiError for an answer that says no, UnreachableError for none."""
+        """One call. Raises ApiError for an answer that says no, UnreachableError for none, and AnswerTooLongError for
+        one of more bytes.
+        """
         encoded = msgspec.json.encode(body) if body is not None else None
         typed = {"Content-Type": content} if body is not None else {}
         target = _target(path, parameters)
         while True:
             headers = typed | await self._identify(accept)
             try:
-                answer = await self._transport.call(method, target, headers, encoded, silence=_PATIENCE_SECONDS)
+                answer = await self._transport.call(
+                    method, target, headers, encoded, silence=_PATIENCE_SECONDS, most_bytes=most_bytes
+                )
+            except transport.AnswerTooLongError as error:
+                raise AnswerTooLongError(f"{method} {path}: {error}") from None
             except TransportError as error:
                 raise _unreachable(method, path, error) from None
             if answer.status == 401 and self._try_again(headers):

@@ -13,6 +13,10 @@ class UnreachableError(GpusliceError):
     """Raised when a call got no answer. Whether it had an effect is not known."""
 
 
+class AnswerTooLongError(UnreachableError):
+    """Raised when an answer is longer than it may be: the rest of it was not read."""
+
+
 class LeadershipLostError(GpusliceError):
     """Raised when the lease could not be renewed in time: another process may be leader now."""
 

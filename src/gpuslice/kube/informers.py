@@ -248,6 +248,16 @@ class Informers:
         """The resources of which nothing was heard for so long."""
         return sorted({watch.resource.plural for watch in self.watches if not watch.heard_within(seconds)})
 
+    def unlisted(self) -> list[str]:
+        """The resources that could not be listed yet, and why."""
+        return sorted(
+            {
+                f"{watch.resource.plural} cannot be listed: {watch.complaint}"
+                for watch in self.watches
+                if watch.complaint and not watch.synced.is_set()
+            }
+        )
+
     def failing(self) -> list[str]:
         """The resources of which a listener failed when it was last told something: what it knows may be wrong."""
         return sorted(

@@ -169,7 +169,8 @@ class Manager(Collector):
 
     def _failing(self) -> str:
         failing = self._informers.failing()
-        return f"a listener of {', '.join(failing)} fails: the log says how" if failing else ""
+        told = [f"a listener of {', '.join(failing)} fails: the log says how"] if failing else []
+        return "; ".join([*self._informers.unlisted(), *told])
 
 
 class _Hosted(Generic[K]):

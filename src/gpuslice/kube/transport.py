@@ -25,8 +25,8 @@ _PIECE_BYTES: Final = 64 * 1024
 _MOST_IDLE: Final = 2
 #: The server closes idle connections after a few minutes; one must not be used at the same moment.
 _IDLE_SECONDS: Final = 30.0
-#: Nothing that we ask for is larger; a list comes in pages.
-_MOST_BYTES: Final = 256 * 1024 * 1024
+#: Nothing that we ask for is larger: an object of a megabyte and a half can be nine as JSON, and a list comes in pages.
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class TransportError(Exception):
@@ -35,6 +35,10 @@ class TransportError(Exception):
     def __init__(self, message: str, *, unsent: bool = False) -> None:
         super().__init__(message)
         self.unsent = unsent
+
+
+class AnswerTooLongError(TransportError):
+    """Raised when an answer is longer than the caller, or any caller, takes."""
 
 
 class Answer(NamedTuple):
@@ -59,14 +63,22 @@ class Transport:
         self._open: set[_Connection] = set()
 
     async def call(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, *, silence: float
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        silence: float,
+        most_bytes: int | None = None,
     ) -> Answer:
-        """One call and its whole answer."""
+        """One call and its whole answer. Raises AnswerTooLongError if that has more bytes."""
         request = self._request(method, target, headers, body)
         while True:
             connection, reused = await self._connection()
             try:
-                answer = Answer(await connection.ask(request, silence), await connection.read_all(silence))
+                status = await connection.ask(request, silence)
+                answer = Answer(status, await connection.read_all(silence, most_bytes or _MOST_BYTES))
             except TransportError as error:
                 self._drop(connection)
                 # A kept connection may have been closed by the server meanwhile. Reading can be tried again safely.
@@ -196,13 +208,13 @@ class _Connection:
                 raise TransportError(error.strerror or str(error)) from None
         return self._pieces.popleft() if self._pieces else b""
 
-    async def read_all(self, silence: float) -> bytes:
+    async def read_all(self, silence: float, most_bytes: int) -> bytes:
         pieces, size = [], 0
         while piece := await self.read(silence):
             pieces.append(piece)
             size += len(piece)
-            if size > _MOST_BYTES:
-                raise TransportError(f"the answer is longer than {_MOST_BYTES} bytes")
+            if size > most_bytes:
+                raise AnswerTooLongError(f"the answer is longer than {most_bytes} bytes")
         return b"".join(pieces)
 
     async def pieces(self, silence: float) -> AsyncIterator[bytes]:

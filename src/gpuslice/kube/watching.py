@@ -107,6 +107,8 @@ class Watch(Generic[ObjectT, V]):
         self._expecting = Backoff(_EXPECTED_SECONDS, _ABSENT_SECONDS)
         self._heard = float("-inf")
         self._failing = False
+        #: Why the server could not be followed when that was last tried; empty if it could.
+        self.complaint = ""
         self._log = structlog.get_logger().bind(resource=resource.plural)
 
     def heard_within(self, seconds: float) -> bool:
@@ -233,6 +235,7 @@ class Watch(Generic[ObjectT, V]):
 
     def _well(self) -> None:
         self._heard = time.monotonic()
+        self.complaint = ""
         if self._failing:
             self._failing = False
             self._log.info("the API server answers again")
@@ -240,6 +243,7 @@ class Watch(Generic[ObjectT, V]):
     def _failed(self, error: Exception) -> None:
         """Told once, not with every try."""
         self.failures += 1
+        self.complaint = str(error)
         if not self._failing:
             self._failing = True
             self._log.warning("the API server cannot be followed; trying again", error=str(error))
