@@ -146,10 +146,31 @@ def test_no_cores_at_all_are_no_limit_of_cores() -> None:
     assert "no limit of cores" in denied(asked, under({"maximum": {"cores": 50}}))
 
 
-def test_claims_that_are_not_ours_are_left_alone() -> None:
-    claims = [{"name": "nic", "resourceClaimName": "nic-0"}, {"name": "fpga", "resourceClaimTemplateName": "fpga"}]
-    asked = pod(_asking("a"), _naming("beside", "nic", "fpga"), resourceClaims=claims)
+def test_claims_of_templates_that_are_not_ours_are_left_alone() -> None:
+    claims = [{"name": "fpga", "resourceClaimTemplateName": "fpga"}]
+    asked = pod(_asking("a"), _naming("beside", "fpga"), resourceClaims=claims)
     admitted(asked, under({"maximum": _LIMIT}))
+
+
+@pytest.mark.parametrize("maximum", [{"memory": "4Gi"}, {"cores": 50}, {"devices": 1}])
+def test_claims_that_exist_are_refused_under_a_maximum(maximum: Object) -> None:
+    """They can have been made for pods that never start, and this pod would be the first to use them."""
+    claims = [{"name": f"x{number}", "resourceClaimName": f"pending-{number}"} for number in range(4)]
+    asked = pod(_naming("greedy", "x0", "x1", "x2", "x3"), resourceClaims=claims)
+    message = denied(asked, under({"maximum": maximum}))
+    assert message.startswith("spec.containers[0].resources.claims: the claim 'x0' is the existing ResourceClaim")
+    assert "resourceClaimTemplateName" in message
+    first = pod(container("a"), init=(_naming("greedy", "x3"),), resourceClaims=claims)
+    assert denied(first, under({"maximum": maximum})).startswith("spec.initContainers[0].resources.claims")
+    # A container that does not name the claim does not hold it.
+    assert admit(pod(container("a"), resourceClaims=claims), under({"maximum": maximum})).decision.denial is None
+    # Where nothing is limited, and where claims are not what is limited.
+    for context in (
+        under({}),
+        under({"maximum": {"slots": 2}}),
+        under({"participation": "OptOut", "maximum": maximum}),
+    ):
+        assert admit(asked, context).decision.outcome is Outcome.UNTOUCHED
 
 
 def test_what_was_admitted_is_admitted_when_it_comes_again() -> None:
@@ -206,6 +227,12 @@ def test_the_api_server_has_every_pod_with_our_claims_looked_at(webhook: Served)
     many = [{"name": f"c{number}", "resourceClaimName": "none"} for number in range(400)]
     with pytest.raises(ClusterError, match="comes to 2 devices"):
         _create(webhook, pod(_naming("greedy", "x", "y"), resourceClaims=many + _by_hand(template, "x", "y")))
+
+
+def test_the_api_server_has_every_pod_with_claims_that_exist_looked_at(webhook: Served) -> None:
+    claims = [{"name": f"x{number}", "resourceClaimName": f"pending-{number}"} for number in range(2)]
+    with pytest.raises(ClusterError, match="the existing ResourceClaim 'pending-0'"):
+        _create(webhook, pod(_naming("greedy", "x0", "x1"), resourceClaims=claims))
 
 
 def test_no_other_part_of_a_pod_can_hold_a_claim(webhook: Served) -> None:

@@ -84,7 +84,9 @@ async def test_pages_that_are_too_long_are_asked_for_in_parts(
         document["metadata"]["labels"] = {"test": "parts"}
         await quiet_api.create(CONFIG_MAPS, document, namespace="default")
     monkeypatch.setattr(listing, "PAGE_BYTES", 60_000)
-    pages = [page async for page in listing.pages(quiet_api, CONFIG_MAPS.path(), {"labelSelector": "test=parts"}, size=16)]
+    pages = [
+        page async for page in listing.pages(quiet_api, CONFIG_MAPS.path(), {"labelSelector": "test=parts"}, size=16)
+    ]
 
     counts = [len(page.items) for page in pages]
     assert sum(counts) == len(sizes)

@@ -1,6 +1,6 @@
 """An object that its author nested as deep as the API server takes it ends no process and passes no review.
 
-The API server keeps `metadata.managedFields` as a user wrote them, up to a depth of some 10,000; Python's limit is 1,000.
+The API server keeps `metadata.managedFields` as a user wrote them, some 10,000 levels deep; Python's limit is 1,000.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ async def test_a_nested_pod_is_read_from_lists_and_watches(cluster: Cluster, nam
             await asyncio.wait_for(informers.wait_for_sync(), PATIENCE_SECONDS)
             told = Told(references.pods.store)
             await api.create(PODS, _nested("deep", _DEPTH), namespace=namespace)
-            await told.until(lambda store: store.get(namespace, "deep") == {_TEMPLATE})
+            await told.until(lambda store: store.get(namespace, "deep") == frozenset({_TEMPLATE}))
         # A controller that starts now has the pod in its list.
         later = Informers(api)
         known = References(later)
         async with running(later.run()):
             await asyncio.wait_for(later.wait_for_sync(), PATIENCE_SECONDS)
-            assert known.pods.store.get(namespace, "deep") == {_TEMPLATE}
+            assert known.pods.store.get(namespace, "deep") == frozenset({_TEMPLATE})
         assert await list_referenced(api, namespace) == {_TEMPLATE}
 
 
@@ -93,7 +93,7 @@ def test_in_another_thread_a_nested_object_is_an_error_that_callers_expect() -> 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/validate-policy"])
 @pytest.mark.parametrize("depth", [1_100, _DEPTH, 30_000])
 def test_a_nested_review_is_denied(serve: StartServer, path: str, depth: int) -> None:  # noqa: F811
-    """With any other answer the failurePolicy decides. The deepest is large, and read in the thread of large reviews."""
+    """With any other answer the failurePolicy decides. The deepest is read in the thread for large reviews."""
     server = serve()
     with server.connect() as client:
         response = client.ask("POST", path, _review(HAMI, depth), JSON).response
@@ -105,7 +105,9 @@ def test_a_nested_review_is_denied(serve: StartServer, path: str, depth: int) ->
 
 def test_a_pod_that_is_almost_too_deep_does_not_pass_by_an_expression(serve: StartServer) -> None:  # noqa: F811
     """Expressions see the whole pod, which is decoded deeper in the stack than the review was."""
-    rule = Rule(policy="p", name="r", match=Match(expression="object.metadata.name != ''"), maximum=Maximum(memory=1024**3))
+    rule = Rule(
+        policy="p", name="r", match=Match(expression="object.metadata.name != ''"), maximum=Maximum(memory=1024**3)
+    )
     server = serve(cluster=StaticCluster(Context(policies=PolicySet([rule]))))
     large = pod(container(limits={"nvidia.com/gpumem": 100_000}))
     with server.connect() as client:

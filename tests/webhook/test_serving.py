@@ -6,7 +6,7 @@ import base64
 import json
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -54,6 +54,29 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_written(server: Serv
         assert not response["allowed"]
         complaint = "spec.rules[0].defaults.memory: is above maximum.memory, so no pod could have it"
         assert response["status"]["message"] == f"gpuslice: SlicePolicy test: {complaint}"
+
+
+def test_a_limit_that_no_hostile_tenant_minds_is_warned_about(server: ServerThread) -> None:
+    limiting = {"name": "a", "maximum": {"memory": "1Gi"}}
+    spoken = {
+        "Admit": _unreviewed(policy(limiting, {"name": "b"}), "Admit"),
+        "Refuse": _unreviewed(policy(limiting), "Refuse"),
+        "left out": policy(limiting),
+        "no limit": _unreviewed(policy({"name": "a"}), "Admit"),
+    }
+    found = {}
+    for name, document in spoken.items():
+        response = server.review(document, "/validate-policy", kind=POLICY_KIND).response
+        assert response["allowed"]
+        found[name] = response.get("warnings", [])
+    (warning,) = found.pop("Admit")
+    assert warning.startswith("gpuslice: spec.whenUnreviewed: Admit limits no hostile tenant")
+    assert len(warning) <= 256
+    assert not any(found.values())
+
+
+def _unreviewed(document: dict[str, Any], what: str) -> dict[str, Any]:
+    return document | {"spec": document["spec"] | {"whenUnreviewed": what}}
 
 
 def test_a_policy_with_a_broken_expression_is_refused(server: ServerThread) -> None:

@@ -3,8 +3,9 @@
 A container can name every claim of its pod. Two claims can be shares of one GPU, so their memory and cores add up, as
 their devices do. A claim that several containers name is shared by them: each of them can use all of it.
 
-Claims that are not ours (another template, or an existing ResourceClaim) are not counted: what they give is not in the
-pod. docs/policies.md says what keeps tenants from them.
+A ResourceClaim that exists may have been made for another pod, and what it gives is not in this one: under a maximum no
+container may name one. Claims of templates that are not ours are not counted. docs/policies.md says what keeps tenants
+from them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,29 @@ def claims_of_pod(edit: PodEdit) -> dict[str, str]:
     present = (spec.resource_claims if spec else None) or ()
     named = {claim.name: claim.resource_claim_template_name or "" for claim in present}
     return {name: template for name, template in named.items() if template.startswith(PREFIX)} | edit.claims
+
+
+def existing_claims(edit: PodEdit) -> dict[str, str]:
+    """The claims of the pod that exist already: by their names in the pod, the names of the ResourceClaims."""
+    spec = edit.pod.spec
+    present = (spec.resource_claims if spec else None) or ()
+    return {claim.name: claim.resource_claim_name for claim in present if claim.resource_claim_name is not None}
+
+
+def refuse_existing(place: Place, existing: dict[str, str], rule: Rule) -> None:
+    """Raises NotAllowedError if the container names a claim that exists, and the rule limits what claims give."""
+    most = rule.maximum
+    if (most.memory, most.cores, most.devices) == (None, None, None):
+        return
+    for claim in place.claims:
+        if (name := existing.get(claim.name)) is not None:
+            raise not_allowed(
+                f"{place.field}.resources.claims",
+                rule,
+                f"the claim {claim.name[:64]!r} is the existing ResourceClaim {name[:64]!r}, which can be a GPU of "
+                "another pod and is not counted; have the claim made for this pod (resourceClaimTemplateName), or ask "
+                "for a GPU in a dialect",
+            )
 
 
 def check(held: HeldClaims, beside: Amounts, rule: Rule, largest_gpu: int) -> None:

@@ -35,8 +35,10 @@ def check(places: Iterable[Place], readings: Sequence[Reading], edit: PodEdit, r
         return
     signs = {reading.place.pointer: reading.signs[0] for reading in readings}
     slot_resources = {context.settings.shared_resource, *context.policies.target_resources}
-    claims = held_claims.claims_of_pod(edit)
+    claims, existing = held_claims.claims_of_pod(edit), held_claims.existing_claims(edit)
     for place in places:
+        if existing:
+            held_claims.refuse_existing(place, existing, rule)
         for name in fields.asked(place, CLASS_RESOURCES):
             raise not_allowed(
                 fields.resource_field(place, name),

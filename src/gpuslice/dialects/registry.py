@@ -104,7 +104,7 @@ def may_ask(pod: Pod, settings: Settings) -> bool:
     spec = pod.spec
     if spec is None:
         return False
-    if spec.resource_claims and _names_template(spec.resource_claims):
+    if spec.resource_claims and _names_claims(spec.resource_claims):
         return True
     configured = (settings.whole_resource, settings.shared_resource)
     for containers in (spec.containers, spec.init_containers):
@@ -119,6 +119,12 @@ def may_ask(pod: Pod, settings: Settings) -> bool:
     return False
 
 
-def _names_template(claims: Iterable[PodClaim]) -> bool:
-    """No dialect, but a way to hold a slice: a claim of a template that the namespace has because of other pods."""
-    return any((claim.resource_claim_template_name or "").startswith(devices.CLAIM_PREFIX) for claim in claims)
+def _names_claims(claims: Iterable[PodClaim]) -> bool:
+    """No dialect, but ways to hold a slice: a claim that exists, as one that was made for another pod, or a claim of a
+    template that the namespace has because of other pods.
+    """
+    return any(
+        claim.resource_claim_name is not None
+        or (claim.resource_claim_template_name or "").startswith(devices.CLAIM_PREFIX)
+        for claim in claims
+    )

@@ -3,8 +3,8 @@
 Some fields of objects, as the parameters of a claim, are any JSON that their author likes. The API server takes 10,000
 levels of it, and Python's limit is a thousand: one such object, of any tenant, would make a whole list undecodable. So
 what is too deep is decoded once more with a limit that is above the API server's. That takes three of the eight
-megabytes that the main thread has for its stack. Other threads may have less, and the limit is the whole process's: what
-is too deep is an error there.
+megabytes that the main thread has for its stack. Other threads may have less, and the limit is the whole process's:
+what is too deep is an error there.
 """
 
 from __future__ import annotations

@@ -249,7 +249,9 @@ class Informers:
         return sorted({watch.resource.plural for watch in self.watches if not watch.heard_within(seconds)})
 
     def unlisted(self) -> list[str]:
-        """The resources that could not be listed yet, and why."""
+        """The resources that could not be listed yet, and why. Nothing is listed while the informers do not run."""
+        if self._group is None:
+            return []
         return sorted(
             {
                 f"{watch.resource.plural} cannot be listed: {watch.complaint}"

@@ -35,6 +35,8 @@ class Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class PodClaim(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     name: str
     resource_claim_template_name: str | None = None
+    #: A claim that exists.
+    resource_claim_name: str | None = None
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

@@ -91,7 +91,8 @@ def _pods(*, stored: bool = False) -> SearchStrategy[Object]:
     texts = st.sampled_from(TEXTS) | st.text(alphabet="0123456789./ \t\v\u00a0\u3000x\n", max_size=6)
     annotations = st.dictionaries(st.sampled_from(ANNOTATIONS), texts, max_size=4)
     labels = st.dictionaries(st.sampled_from(LABELS), texts, max_size=4)
-    names = st.sampled_from([{}, *({"resourceClaimTemplateName": name} for name in ("gpuslice-1", "my-gpuslice-1"))])
+    templates = ({"resourceClaimTemplateName": name} for name in ("gpuslice-1", "my-gpuslice-1"))
+    names = st.sampled_from([{}, {"resourceClaimName": "mine-1"}, *templates])
     whole = st.none() | st.lists(names.map(lambda given: {"name": "mine", **given}), max_size=2)
     return st.builds(
         lambda named, init, said, labelled, claims: _labelled(

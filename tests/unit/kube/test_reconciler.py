@@ -153,7 +153,8 @@ def test_a_reconciler_waits_for_what_it_watches_and_silence_is_an_illness_in_the
     watcher = _Watcher(informers)
     hosting = _Hosting(informers, watcher)
     hosting.run(STUCK_SECONDS - 10, STUCK_SECONDS + 10)
-    waiting = "watcher: waits until all nodes were listed"
+    unlisted = "informers: nodes cannot be listed: GET /api/v1/nodes: the API server does not answer"
+    waiting = f"{unlisted} (Connect call failed ('127.0.0.1', 1))\nwatcher: waits until all nodes were listed"
     silent = "informers: nothing was heard of nodes for 600 s"
     assert [(alive.text, ready.text) for alive, ready in hosting.answers] == [
         ("ok", "ok"),

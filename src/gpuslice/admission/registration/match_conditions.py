@@ -249,9 +249,10 @@ def _asked(resource: str) -> str:
     return f"({name} in {_LIMITS} && {_LIMITS}[{name}] != {quote('0')})"
 
 
-#: The pod names a template as admission does.
+#: The pod names a claim that exists, or a template as admission does.
 _CLAIMS_OF_OURS: Final = (
-    "(has(object.spec.resourceClaims) && object.spec.resourceClaims.exists(r, has(r.resourceClaimTemplateName)"
+    "(has(object.spec.resourceClaims) && object.spec.resourceClaims.exists(r, has(r.resourceClaimName)"
+    " || has(r.resourceClaimTemplateName)"
     f" && r.resourceClaimTemplateName.startsWith({quote(pod_annotations.PREFIX)})))"
 )
 _TOO_MUCH: Final = any_of(

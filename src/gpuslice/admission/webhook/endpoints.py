@@ -240,12 +240,14 @@ class Reviews:
         return self._failed(error, body, f"validate {kind}")
 
     def _failed(self, error: Exception, body: bytes, what: str) -> Response:
-        """The API server takes anything but a review as a failure of the webhook: its failurePolicy decides. That is not
-        for the author of an object to bring about, so what cannot be decoded is denied.
+        """The API server takes anything but a review as a failure of the webhook: its failurePolicy decides. The author
+        of an object must not bring that about, so what cannot be decoded is denied.
         """
         if isinstance(error, UnreadableError | RecursionError):
             message = f"this cannot be read, so it is denied; leave out what is nested deep: {error}"
-            denied = validation.deny_unread(body[:_BEGINNING_BYTES], message, HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid")
+            denied = validation.deny_unread(
+                body[:_BEGINNING_BYTES], message, HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid"
+            )
             if denied is not None:
                 self._metrics.refused(Refusal.UNREADABLE)
                 self._log.warning("refused", kind="unread", uid=denied.uid, operation=what, message=denied.message)

@@ -137,8 +137,8 @@ class Metrics:
         self._refusals = Counter(
             "gpuslice_admission_refusals_total",
             "Refusals: malformed (a request without meaning, by /mutate or /validate), not_allowed (by policy or "
-            "backend), template (its claim template could not be made), policy (a SlicePolicy that makes no sense), unreadable "
-            "(a review that cannot be decoded).",
+            "backend), template (its claim template could not be made), policy (a SlicePolicy that makes no sense), "
+            "unreadable (a review that cannot be decoded).",
             ("reason",),
             registry=self.registry,
         )

@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpuslice.admission.review import API_VERSION, KIND, examine, read_request
+from gpuslice.model.policies import WhenUnreviewed
 from gpuslice.policies.parsing import PolicyError, parse_policy
 from gpuslice.policies.schema import GROUP
 from gpuslice.policies.schema import KIND as POLICY_KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuslice.admission.context import Context
+    from gpuslice.model.policies import Rule
 
 _LONGEST_MESSAGE: Final = 2048
+
+#: Below the 256 characters at which the API server cuts warnings off.
+_UNHELD: Final = (
+    "spec.whenUnreviewed: Admit limits no hostile tenant: a pod whose review takes too long passes as it is; "
+    "leave it out"
+)
 
 #: Near the beginning of a review. The order of fields is that of the API server's own types.
 _UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([0-9A-Za-z-]{1,64})"')
@@ -38,8 +48,9 @@ class Verdict(msgspec.Struct, frozen=True):
         return not self.message
 
 
-def allow(uid: str) -> Verdict:
-    return Verdict(_review({"uid": uid, "allowed": True}), uid)
+def allow(uid: str, warnings: Sequence[str] = ()) -> Verdict:
+    shown = {"warnings": [f"gpuslice: {warning}" for warning in warnings]} if warnings else {}
+    return Verdict(_review({"uid": uid, "allowed": True, **shown}), uid)
 
 
 def deny(uid: str, message: str, code: int, reason: str) -> Verdict:
@@ -79,12 +90,17 @@ def validate_policy(body: bytes) -> Verdict:
         return allow(request.uid)
     try:
         document = msgspec.json.decode(request.object)
-        parse_policy(document if isinstance(document, dict) else {})
+        rules = parse_policy(document if isinstance(document, dict) else {})
     except PolicyError as error:
         return deny(request.uid, str(error), 422, "Invalid")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return deny(request.uid, f"this is not a {POLICY_KIND}: {error}", 422, "Invalid")
-    return allow(request.uid)
+    return allow(request.uid, [_UNHELD] if any(map(_is_unheld, rules)) else ())
+
+
+def _is_unheld(rule: Rule) -> bool:
+    """Whether the rule limits pods that then pass by themselves when no webhook answers in time."""
+    return rule.limits and rule.when_unreviewed is WhenUnreviewed.ADMIT and not rule.warn_only
 
 
 def _review(response: dict[str, Any]) -> bytes:
