@@ -118,7 +118,7 @@ def status(name: str, form: str) -> None:
         return
     table = output.table("COMPONENT", "STATE", "DETAIL", right=("PID", "RESTARTS"))
     for state in states:
-        table.add_row(state.name, state.state, state.detail, str(state.pid or "-"), str(state.restarts))
+        table.add_row(state.name, state.state, output.plain(state.detail), str(state.pid or "-"), str(state.restarts))
     output.console().print(table)
 
 

@@ -96,6 +96,8 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    for line in text.splitlines():
+    from gpuslice.cli import output
+
+    for line in output.plain_lines(text).splitlines():
         click.echo(f"error: {line}", err=True)
     sys.exit(code)

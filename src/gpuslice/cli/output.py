@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 _WIDE: Final = 400
 
 
+#: Controls, formats (such as those that change the direction of text), surrogates, private and unassigned characters.
+_INVISIBLE: Final = ("Cc", "Cf", "Cs", "Co", "Cn")
+#: Separators of lines and paragraphs end a line on some terminals.
+_LINE_ENDS: Final = ("Zl", "Zp")
+
+
+def plain(text: str) -> str:
+    """Text that a tenant may have chosen, for a terminal: what would steer the terminal is shown as its number."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def plain_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) in _INVISIBLE + _LINE_ENDS:
+        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character
+
+
 def print_json(value: object) -> None:
     click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
 
@@ -28,7 +53,7 @@ def console() -> Console:
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    # What programs call themselves is shown as it is: no markup, no emoji.
+    # No markup, no emoji: programs call themselves what they like. What they call themselves goes through `plain`.
     return Console(highlight=False, markup=False, emoji=False, width=_WIDE if piped else None)
 
 

@@ -14,6 +14,7 @@ from gpuslice.admission.context import Context
 from gpuslice.cli.manifests import admitted, documents
 from gpuslice.cli.manifests.admitted import NewTemplates, admit_file
 from gpuslice.cli.options.configuration import configured
+from gpuslice.cli.output import plain_lines
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.policies import Backend
 from gpuslice.policies.parsing import load_policies
@@ -138,14 +139,14 @@ def _report(objects: Iterable[Admitted], *, explained: bool) -> None:
     """Tells on standard error what a user must know. An explanation has said already what became of pods."""
     for each in objects:
         for warning in each.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            click.echo(f"warning: {plain_lines(warning)}", err=True)
         for pod in () if explained else each.pods:
             for warning in pod.decision.warnings:
-                click.echo(f"warning: {pod.title}: {warning}", err=True)
+                click.echo(f"warning: {plain_lines(pod.title)}: {plain_lines(warning)}", err=True)
             if pod.decision.denial is not None:
-                click.echo(f"error: {pod.title}: denied: {pod.decision.denial.message}", err=True)
+                click.echo(plain_lines(f"error: {pod.title}: denied: {pod.decision.denial.message}"), err=True)
         for problem in each.problems:
-            click.echo(f"error: {problem}", err=True)
+            click.echo(f"error: {plain_lines(str(problem))}", err=True)
 
 
 def _texts(files: Iterable[File]) -> Iterator[str]:
@@ -200,4 +201,5 @@ def _print_explanations(objects: Iterable[Admitted], policies: PolicySet, output
     elif output == "yaml":
         click.echo(documents.write(msgspec.to_builtins(explained)), nl=False)
     else:
-        click.echo("\n".join(explanation.as_text(title, why) for title, why in explained.items()), nl=False)
+        text = "\n".join(explanation.as_text(title, why) for title, why in explained.items())
+        click.echo(plain_lines(text), nl=False)

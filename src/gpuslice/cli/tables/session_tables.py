@@ -36,8 +36,8 @@ def print_sessions(sessions: Sequence[SessionView], *, wide: bool = False) -> No
         table.add_column(title, overflow="fold")
     for session in sessions:
         for index, gpu in enumerate(session.gpus):
-            named = [*([session.name] if wide else []), *([pod_name(session)] if pods else [])]
-            row = [session.id, *named, session.state, gpu_name(gpu, whole=wide)]
+            named = [*([output.plain(session.name)] if wide else []), *([pod_name(session)] if pods else [])]
+            row = [output.plain(session.id), *named, session.state, gpu_name(gpu, whole=wide)]
             row += [*_amounts(gpu), str(_processes_on(session, index)), *_counts(gpu), age(session), time_left(session)]
             if wide:
                 row += [_owner(session), session.on_breach, _commands(session, index)]
@@ -60,7 +60,7 @@ def print_session(session: SessionView) -> None:
         ("Owner", _owner(session)),
         ("Socket", session.socket),
     ):
-        console.print(f"{title + ':':<11}{value}")
+        console.print(f"{title + ':':<11}{output.plain(value)}")
     console.print()
     gpus = output.table("GPU", "UUID", right=_AMOUNTS + _COUNTS)
     for gpu in session.gpus:
@@ -73,7 +73,7 @@ def print_session(session: SessionView) -> None:
     processes = output.table("PID", "Command", right=("Held", "Overhead"))
     for process in session.processes:
         held, overhead = sum(process.held_bytes), sum(process.overhead_bytes)
-        processes.add_row(str(process.pid), process.command, format_bytes(held), format_bytes(overhead))
+        processes.add_row(str(process.pid), output.plain(process.command), format_bytes(held), format_bytes(overhead))
     console.print(processes)
 
 
@@ -82,7 +82,7 @@ def pod_name(session: SessionView) -> str:
     workload = session.workload
     if workload is None:
         return ""
-    return f"{workload.namespace}/{workload.pod or workload.claim} {workload.container}".strip()
+    return output.plain(f"{workload.namespace}/{workload.pod or workload.claim} {workload.container}".strip())
 
 
 def gpu_name(gpu: GpuView, *, whole: bool = False) -> str:
@@ -127,7 +127,7 @@ def _processes_on(session: SessionView, gpu: int) -> int:
 def _commands(session: SessionView, gpu: int) -> str:
     if gpu > 0:
         return ""
-    return "\n".join(f"{process.pid} {process.command}" for process in session.processes)
+    return "\n".join(f"{process.pid} {output.plain(process.command)}" for process in session.processes)
 
 
 def _owner(session: SessionView) -> str:

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gpuslice.cli import output
 from gpuslice.model.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
 
 def print_status(found: MachineStatus) -> None:
     """The GPUs, then their MIG devices and processes, if there are any."""
-    console = Console(highlight=False)
-    console.print(
-        f"Machine {found.name!r} (simulated), driver {found.driver_version}, CUDA {found.cuda_version}", markup=False
-    )
+    console = _console()
+    console.print(f"Machine {found.name!r} (simulated), driver {found.driver_version}, CUDA {found.cuda_version}")
     gpus = _table("GPU", "Name", "UUID", right=("Memory", "Busy", "MIG"))
     for gpu in found.gpus:
-        gpus.add_row(str(gpu.index), gpu.name, _short(gpu.uuid), *_gpu_cells(gpu))
+        gpus.add_row(str(gpu.index), output.plain(gpu.name), _short(gpu.uuid), *_gpu_cells(gpu))
     console.print(gpus)
     mig = _table("GPU", "GI", "CI", "Profile", "UUID", right=("Memory",))
     processes = _table("GPU", "PID", "Process", right=("Memory",))
@@ -41,7 +40,7 @@ def print_status(found: MachineStatus) -> None:
             )
         for process in gpu.processes:
             memory = "?" if process.memory_bytes is None else format_bytes(process.memory_bytes)
-            processes.add_row(str(gpu.index), str(process.pid), process.name, memory)
+            processes.add_row(str(gpu.index), str(process.pid), output.plain(process.name), memory)
     if mig.row_count:
         console.print(mig)
     if processes.row_count:
@@ -56,8 +55,8 @@ def print_machines(rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         models: list[str] = row["gpus"]
         counted = ", ".join(f"{models.count(model)}x{model}" for model in dict.fromkeys(models))
-        table.add_row(row["name"], counted, row["directory"])
-    console = Console(highlight=False)
+        table.add_row(output.plain(row["name"]), counted, output.plain(row["directory"]))
+    console = _console()
     if table.row_count:
         console.print(table)
     else:
@@ -76,7 +75,7 @@ def print_presets(models: Iterable[GpuModel]) -> None:
             f"{model.compute_major}.{model.compute_minor}",
             str(len(model.mig_profiles) or "-"),
         )
-    Console(highlight=False).print(table)
+    _console().print(table)
 
 
 def _gpu_cells(gpu: GpuStatus) -> tuple[str, str, str]:
@@ -94,6 +93,10 @@ def _short(uuid: str) -> str:
 
 def _of(used: int, total: int) -> str:
     return f"{format_bytes(used)} of {format_bytes(total)}"
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def _table(*left: str, right: tuple[str, ...] = ()) -> Table:

@@ -47,7 +47,7 @@ def _headline(agent: AgentView) -> Text:
         f"  sessions: {agent.sessions}  processes: {agent.processes}",
     )
     if not agent.nvml:
-        line.append(f"  no cross-check with NVML: {agent.nvml_error}", "red")
+        line.append(f"  no cross-check with NVML: {output.plain(agent.nvml_error)}", "red")
     return line
 
 
@@ -76,7 +76,7 @@ def _sessions(sessions: Sequence[SessionView], indexes: Mapping[str, str]) -> Ta
     for session in sessions:
         for gpu in session.gpus:
             table.add_row(
-                session.id,
+                output.plain(session.id),
                 Text(session.state, "" if session.state == "active" else "yellow"),
                 indexes.get(gpu.uuid, short_uuid(gpu.uuid)),
                 _bar(_used(gpu), gpu.limit_bytes),
@@ -98,8 +98,8 @@ def _processes(sessions: Sequence[SessionView]) -> Table:
             held, overhead = sum(process.held_bytes), sum(process.overhead_bytes)
             table.add_row(
                 str(process.pid),
-                session.id,
-                Text(process.command, no_wrap=True, overflow="ellipsis"),
+                output.plain(session.id),
+                Text(output.plain(process.command), no_wrap=True, overflow="ellipsis"),
                 format_bytes(held),
                 format_bytes(overhead),
             )
