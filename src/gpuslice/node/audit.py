@@ -2,6 +2,7 @@
 
 A thread writes it, in the order of what happened: a slow disk delays no process of a tenant. It survives rotation (a
 file that was moved away is opened anew) and a full disk (lines are lost, counted, and told when there is room again).
+What a tenant can repeat at will has a bounded number of lines in a second; how many were left out is a line as well.
 The agent never stops because of it.
 """
 
@@ -12,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
 
     import structlog
 
-#: Refusals that are written in a second: a process that is refused all day does not fill the disk.
-_REFUSALS: Final = 20
+#: Lines of one kind that are written in a second for one session, and refusals for all: no tenant fills the disk.
+_LINES_PER_WINDOW: Final = 20
+_WINDOW_SECONDS: Final = 1.0
+#: What a tenant can bring about as often as it likes.
+_REPEATABLE: Final = ("attach", "detach", "recover", "breach")
 #: What every process does: in the log only with GPUSLICE_DEBUG. Writing a line takes longer than an attach.
 _FREQUENT: Final = ("attach", "detach")
 #: Lines that wait for a slow disk; more are lost and counted.
@@ -41,7 +46,9 @@ class Audit:
 
     def __init__(self, path: Path | None, log: structlog.typing.FilteringBoundLogger) -> None:
         self._log = log
-        self._refusals = (0, 0)  # the second, and how many in it
+        self._window_end = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._lines: Counter[tuple[str, str]] = Counter()  # in this window, by operation and session
         self._suppressed = 0
         self._file = None if path is None else _AuditFile(path, log)
 
@@ -65,7 +72,7 @@ class Audit:
         """One thing that happened."""
         event: dict[str, object] = {"operation": operation, "session_id": session_id, "pid": pid, "uid": uid}
         event |= {"bytes": size, "result": result, "error_code": error_code, **more}
-        if result in ("denied", "refused") and not self._may_write_refusal():
+        if not self._may_write(operation, result, session_id):
             self._suppressed += 1
             return
         shown = {name: value for name, value in event.items() if value is not None and name != "operation"}
@@ -96,14 +103,37 @@ class Audit:
                 await written.wait()
 
     def close(self) -> None:
+        self._end_window()
         if self._file is not None:
             self._file.close()
 
-    def _may_write_refusal(self) -> bool:
-        now = int(time.monotonic())
-        second, count = self._refusals
-        self._refusals = (now, 1) if now != second else (now, count + 1)
-        return self._refusals[1] <= _REFUSALS
+    def _may_write(self, operation: str, result: str, session_id: str) -> bool:
+        if result in ("denied", "refused"):
+            kind = ("refusal", "")  # the session is what a stranger says it is: it does not count by itself
+        elif operation in _REPEATABLE and result != "left_out":
+            kind = (operation, session_id)
+        else:
+            return True
+        now = time.monotonic()
+        if now >= self._window_end:
+            self._end_window()
+            self._window_end = now + _WINDOW_SECONDS
+        self._lines[kind] += 1
+        if self._lines[kind] > _LINES_PER_WINDOW and self._timer is None:
+            with suppress(RuntimeError):  # without a loop, the next line or the end tells what was left out
+                self._timer = asyncio.get_running_loop().call_later(self._window_end - now, self._end_window)
+        return self._lines[kind] <= _LINES_PER_WINDOW
+
+    def _end_window(self) -> None:
+        """Tells what was left out since the window began."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines, self._lines, self._window_end = self._lines, Counter(), 0.0
+        for (operation, session_id), count in lines.items():
+            if count > _LINES_PER_WINDOW:
+                left_out = count - _LINES_PER_WINDOW
+                self.write(operation, result="left_out", session_id=session_id, lines=left_out)
 
 
 class _AuditFile:
