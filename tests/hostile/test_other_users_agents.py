@@ -74,7 +74,7 @@ def received(process: subprocess.Popen[str]) -> str:
 def ps(gpuslice_command: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """`gpuslice ps` of the victim, who has the token of root's agent in the environment."""
     environment = clean_environment(GPUSLICE_IPC_TOKEN="supersecret", **variables)  # noqa: S106
-    command = [*AS_VICTIM, gpuslice_command, "ps"]
+    command = [*AS_VICTIM, str(gpuslice_command), "ps"]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
 
 

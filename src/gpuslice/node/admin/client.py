@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _TIMEOUT_SECONDS: Final = 15.0
+_TIMEOUT: Final = struct.pack("@ll", int(_TIMEOUT_SECONDS), 0)
 
 
 class AgentUnreachableError(GpusliceError):
@@ -131,8 +133,10 @@ class AgentClient:
         if self._socket is None:
             trust.check_socket(self.path)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            self._socket.settimeout(_TIMEOUT_SECONDS)
+            # With a timeout of Python's, a connect would fail at once where others wait for the agent, too.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEOUT)
             self._socket.connect(str(self.path))
+            self._socket.settimeout(_TIMEOUT_SECONDS)
             try:
                 trust.check_listener(self.path, self._socket)
             except trust.UntrustedAgentError:
