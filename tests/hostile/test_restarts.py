@@ -9,10 +9,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.hostile.test_held_files import HOLDER
 from tests.interposer.conftest import build, client, make_node, node
 from tests.interposer.node import MIB, OUT_OF_MEMORY, Tenant
 from tests.interposer.test_faults import Watch
 from tests.native.inside import python_path
+from tests.node.conftest import as_root
+from tests.node.support import start_tenant
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from tests.interposer.conftest import Build
     from tests.interposer.node import Node
 
-__all__ = ["build", "client", "make_node", "node"]  # fixtures of tests/interposer
+__all__ = ["as_root", "build", "client", "make_node", "node"]  # fixtures of tests/interposer and tests/node
 
 LIMIT = 64 * MIB
 PROCESSES = 4
@@ -107,6 +112,28 @@ def test_memory_of_a_program_that_hides_its_cells_counts_over_any_number_of_rest
         assert hiding.process.pid in [process.pid for process in node.client.show(session.id).processes]
     assert hiding.give("free", 0) == 0
     eventually(lambda: others[0].take("linear", LIMIT // 2) == 0, "what it gave back")
+
+
+@pytest.mark.usefixtures("as_root")
+def test_a_lease_on_the_control_page_gives_no_session_its_limit_again(node: Node) -> None:
+    session = node.session(LIMIT, grace_seconds=2)
+    before = node.tenant(session)
+    before.fill("linear", LIMIT // 2, times=1)
+    holder = start_tenant(session, program=HOLDER)
+    try:
+        assert node.agent is not None
+        node.agent.kill()
+        assert holder.do("lease") == "leased"
+        node.agent.start()
+        assert [line["session_id"] for line in node.agent.audit("replace_control")] == [session.id]
+        after = node.tenant(session)
+        eventually(lambda: after.take("linear", MIB) == 0, "the session is served again")
+        assert before.take("linear", MIB) == OUT_OF_MEMORY
+        assert after.take("linear", LIMIT // 2) == OUT_OF_MEMORY
+        assert before.give("free", 0) == 0
+        eventually(lambda: after.take("linear", LIMIT // 2) == 0, "what it gave back")
+    finally:
+        holder.close()
 
 
 def test_an_observer_follows_the_session_to_its_new_cells(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -206,6 +207,18 @@ def test_a_broken_session_is_put_aside_and_the_rest_is_served(
     agent.kill()
     agent.start()
     assert {session.id for session in agent.client().list()} == {"broken", "whole"}
+
+
+def test_an_agent_that_has_too_few_descriptors_puts_no_session_aside(agent: AgentProcess) -> None:
+    made = {agent.create(name=f"session-{number}").id for number in range(60)}
+    agent.kill()
+    agent.limit_descriptors = 80
+    with contextlib.suppress(subprocess.TimeoutExpired):  # whether it starts at all does not matter here
+        subprocess.run(agent.arguments(), env=dict(agent.environment), capture_output=True, timeout=10, check=False)
+    agent.limit_descriptors = None
+    agent.start()
+    assert {session.id for session in agent.client().list()} == made
+    assert not agent.audit("quarantine")
 
 
 def test_what_an_agent_left_half_done_is_finished(agent: AgentProcess) -> None:

@@ -56,6 +56,7 @@ _COUNTING_SECONDS: Final = 3.0
 
 _RESERVE: Final = 64  # descriptors that no session gets: logs, metrics, the admin socket
 
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the agent or the machine, and not of a session
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _STORAGE_ERRORS: Final = {
     errno.ENOSPC: ("no_space", "make room, or give the agent another folder with --state"),
@@ -151,6 +152,10 @@ class Registry:
                 reason=f"{leased}: processes that are attached get no more memory, and others must wait",
             )
             return Session(folder)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise _UnservedError(f"it cannot be opened: {error.strerror}") from None
+            raise
 
     def _take_up(self, session: Session) -> None:
         same_boot = session.record.boot_id == self._boot_id
