@@ -122,6 +122,7 @@ struct gpuslice_attach {
 #define GPUSLICE_ATTACH_UNKNOWN 2u /* no such session */
 #define GPUSLICE_ATTACH_FULL 3u    /* no slot left */
 #define GPUSLICE_ATTACH_BROKEN 4u  /* the agent cannot serve it: the message says why */
+#define GPUSLICE_ATTACH_BUSY 5u    /* too many requests of the session wait: ask again a little later */
 
 struct gpuslice_attached { /* with status OK, two descriptors travel with it: control, cells; both to read, for an observer */
     uint64_t magic;

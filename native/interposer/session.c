@@ -18,13 +18,17 @@
 #include <sys/statvfs.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Mounted into containers, a file per claim: survives a shell that loses its environment. */
 #define SESSION_FOLDER "/etc/gpuslice/sessions"
 /* Where the agent mounts this library into containers. */
 #define LIBRARY_FOLDER "/usr/lib/gpuslice-container/"
-#define ANSWER_SECONDS 5
+#define ATTACH_SECONDS 15 /* a busy agent answers late, and to be refused is to be without memory */
+#define ANSWER_SECONDS 5  /* for what can be asked again */
+#define SHORTEST_PAUSE_NS 50000000l
+#define LONGEST_PAUSE_NS 500000000l
 #define RETRY_NS 1000000000ull
 #define REFRESH_NS 5000000000ull
 #define HIGH_DESCRIPTOR 300 /* out of the way of programs that count on low numbers; cells_search.py looks here first */
@@ -62,7 +66,7 @@ void session_complain(enum session_complaint complaint, const char *why) {
 }
 
 void session_debug(const char *format, ...) {
-    const char *wanted = getenv("GPUSLICE_DEBUG");
+    const char *wanted = secure_getenv("GPUSLICE_DEBUG");
     if (wanted == NULL || wanted[0] == '\0' || strcmp(wanted, "0") == 0) {
         return;
     }
@@ -192,9 +196,9 @@ static const char *find_parameters(struct parameters *parameters, uint32_t *coun
     }
     if (*count == 0) {
         memset(parameters, 0, sizeof *parameters);
-        copy_text(parameters->session, sizeof parameters->session, getenv("GPUSLICE_SESSION"));
-        copy_text(parameters->socket, sizeof parameters->socket, getenv("GPUSLICE_IPC_SOCK"));
-        copy_text(parameters->token, sizeof parameters->token, getenv("GPUSLICE_IPC_TOKEN"));
+        copy_text(parameters->session, sizeof parameters->session, secure_getenv("GPUSLICE_SESSION"));
+        copy_text(parameters->socket, sizeof parameters->socket, secure_getenv("GPUSLICE_IPC_SOCK"));
+        copy_text(parameters->token, sizeof parameters->token, secure_getenv("GPUSLICE_IPC_TOKEN"));
         *count = 1;
     }
     for (uint32_t i = 0; i < *count; i++) {
@@ -222,22 +226,33 @@ static int move_high(int low) {
     return high;
 }
 
-static int connect_to(const char *path) {
+static void set_patience(int connection, uint64_t until_ns) {
+    uint64_t now = session_now_ns(), microseconds = (until_ns > now ? until_ns - now : 0) / 1000u + 1; /* 0 means forever */
+    struct timeval patience = {.tv_sec = (time_t)(microseconds / 1000000u), .tv_usec = (suseconds_t)(microseconds % 1000000u)};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+/* A connection whose calls wait until then, and no longer. */
+static int connect_to(const char *path, uint64_t until_ns) {
     int connection = move_high(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connection == -1) {
         return -1;
     }
-    struct timeval patience = {.tv_sec = ANSWER_SECONDS};
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, path, strlen(path) + 1);
-    if (connect(connection, (struct sockaddr *)&address, sizeof address) == -1) {
+    int result;
+    do { /* a signal, or a full backlog: neither is the agent's word */
+        set_patience(connection, until_ns);
+        result = connect(connection, (struct sockaddr *)&address, sizeof address);
+    } while (result == -1 && (errno == EINTR || errno == EAGAIN) && session_now_ns() < until_ns);
+    if (result == -1) {
         int reason = errno;
         close(connection);
         errno = reason;
         return -1;
     }
+    set_patience(connection, until_ns);
     return connection;
 }
 
@@ -407,10 +422,10 @@ static uint64_t find_clock_offset(void) {
     return (uint64_t)seconds * 1000000000u + (uint64_t)nanoseconds;
 }
 
-/* Attaches to one session. NULL, or why not. */
-static const char *attach_one(const struct parameters *parameters, bool observer, struct page *page, int *kept,
-                              int *kept_cells, char *reason, size_t reason_size) {
-    int connection = connect_to(parameters->socket);
+/* Asks once. NULL, or why not; `busy` if the agent said to ask again. */
+static const char *ask_for_slot(const struct parameters *parameters, bool observer, uint64_t until_ns, bool *busy,
+                                struct page *page, int *kept, int *kept_cells, char *reason, size_t reason_size) {
+    int connection = connect_to(parameters->socket, until_ns);
     if (connection == -1) {
         snprintf(reason, reason_size, "no agent answers at %s: %s (is gpusliced running?)", parameters->socket, strerror(errno));
         return reason;
@@ -424,6 +439,7 @@ static const char *attach_one(const struct parameters *parameters, bool observer
     } else if (answer.status != GPUSLICE_ATTACH_OK) {
         answer.message[sizeof answer.message - 1] = '\0';
         snprintf(reason, reason_size, "the agent refused session %.63s: %s", parameters->session, answer.message);
+        *busy = answer.status == GPUSLICE_ATTACH_BUSY;
         why = reason;
     } else {
         why = map_pages(&answer, descriptors, observer, page);
@@ -443,14 +459,30 @@ static const char *attach_one(const struct parameters *parameters, bool observer
     return NULL;
 }
 
+/* Attaches to one session. NULL, or why not. */
+static const char *attach_one(const struct parameters *parameters, bool observer, uint64_t until_ns, struct page *page,
+                              int *kept, int *kept_cells, char *reason, size_t reason_size) {
+    struct timespec pause = {.tv_nsec = SHORTEST_PAUSE_NS};
+    for (;;) {
+        bool busy = false;
+        const char *why = ask_for_slot(parameters, observer, until_ns, &busy, page, kept, kept_cells, reason, reason_size);
+        if (!busy || session_now_ns() + (uint64_t)pause.tv_nsec >= until_ns) {
+            return why;
+        }
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec * 2 < LONGEST_PAUSE_NS ? pause.tv_nsec * 2 : LONGEST_PAUSE_NS;
+    }
+}
+
 /* Under attach_lock: to all sessions, or to none. NULL, or why not. */
 static const char *attach(bool observer, char *reason, size_t reason_size) {
     struct parameters parameters[SESSION_MOST];
     uint32_t count;
     const char *why = find_parameters(parameters, &count);
+    uint64_t until_ns = session_now_ns() + ATTACH_SECONDS * 1000000000ull;
     for (uint32_t i = 0; why == NULL && i < count; i++) {
-        why = attach_one(&parameters[i], observer, &session.pages[i], &session.connections[i], &session.cells[i], reason,
-                         reason_size);
+        why = attach_one(&parameters[i], observer, until_ns, &session.pages[i], &session.connections[i], &session.cells[i],
+                         reason, reason_size);
         session.page_count += why == NULL;
     }
     why = why == NULL ? number_gpus() : why;
@@ -498,7 +530,8 @@ void session_refresh(void) {
         for (uint32_t i = 0; i < count; i++) {
             struct page page;
             int connection, cells;
-            if (attach_one(&parameters[i], true, &page, &connection, &cells, reason, sizeof reason) == NULL) {
+            uint64_t until_ns = session_now_ns() + ANSWER_SECONDS * 1000000000ull;
+            if (attach_one(&parameters[i], true, until_ns, &page, &connection, &cells, reason, sizeof reason) == NULL) {
                 close(session.connections[i]);
                 session.connections[i] = connection;
                 move_pages(&page, &session.pages[i]);
@@ -555,7 +588,7 @@ static bool receive_all(int connection, void *to, size_t size) {
 static uint32_t list_processes(const struct parameters *parameters, struct gpuslice_process *found, uint32_t most) {
     struct gpuslice_attached answer;
     uint32_t count = 0;
-    int connection = connect_to(parameters->socket);
+    int connection = connect_to(parameters->socket, session_now_ns() + ANSWER_SECONDS * 1000000000ull);
     if (connection == -1) {
         return 0;
     }

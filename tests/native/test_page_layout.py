@@ -52,6 +52,7 @@ CONSTANTS = {
     "GPUSLICE_ATTACH_UNKNOWN": page.ATTACH_UNKNOWN,
     "GPUSLICE_ATTACH_FULL": page.ATTACH_FULL,
     "GPUSLICE_ATTACH_BROKEN": page.ATTACH_BROKEN,
+    "GPUSLICE_ATTACH_BUSY": page.ATTACH_BUSY,
     **{f"gpuslice_held_units({word}ull) * GPUSLICE_UNIT": page.held_bytes(word) for word in WORDS},
     "gpuslice_cells_bytes(1)": page.cells_bytes(1),
     "gpuslice_cells_bytes(16)": page.cells_bytes(16),

@@ -42,6 +42,8 @@ class Status:
     start_time: int
     #: Where the program's parts are in its memory: another after exec. Empty if the agent may not know.
     layout: tuple[bytes, ...] = ()
+    #: Its first thread has ended, and others may live on: what /proc says of it may be said of no process.
+    ended: bool = False
 
 
 def status(pid: int) -> Status | None:
@@ -55,7 +57,8 @@ def status(pid: int) -> Status | None:
     if len(fields) < 49:
         return None
     layout = (*fields[23:26], *fields[42:49])
-    return Status(int(fields[1]), int(fields[19]), layout if int(layout[0]) > 1 else ())
+    ended = fields[0] in (b"Z", b"X")
+    return Status(int(fields[1]), int(fields[19]), layout if int(layout[0]) > 1 else (), ended)
 
 
 def identify(pid: int, pidfd: int) -> ProcessIdentity | None:
@@ -140,6 +143,16 @@ def real_uid(pid: int) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         return int(_read(f"/proc/{pid}/status", 1 << 16).partition(b"\nUid:")[2].split(None, 1)[0])
     return None
+
+
+def may_be_ended_by(pid: int, uid: int) -> bool:
+    """Whether that user could end the process by hand, as kill(2) has it: root, and its real or saved user."""
+    if uid == 0:
+        return True
+    with suppress(OSError, ValueError, IndexError):
+        real, _, saved = _read(f"/proc/{pid}/status", 1 << 16).partition(b"\nUid:")[2].split(None, 3)[:3]
+        return uid in (int(real), int(saved))
+    return False
 
 
 def environment_variable(pid: int, name: str) -> str | None:

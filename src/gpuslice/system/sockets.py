@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -68,9 +69,11 @@ def identify_peer(connection: socket.socket, peer: Peer, connected_ticks: int) -
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
         certain = True
-    except OSError:
-        # Linux before 6.5, or the peer is gone. By its number it may be found, or another that has the number now: that
-        # one was started after the connection was there.
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            return None  # the peer is gone
+        # Linux before 6.5. By its number the peer may be found, or another that has the number now: that one was
+        # started after the connection was there.
         try:
             pidfd = os.pidfd_open(peer.pid)
         except OSError:

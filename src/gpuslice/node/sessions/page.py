@@ -41,6 +41,7 @@ ATTACH_DENIED: Final = 1
 ATTACH_UNKNOWN: Final = 2
 ATTACH_FULL: Final = 3
 ATTACH_BROKEN: Final = 4
+ATTACH_BUSY: Final = 5
 
 
 class Gpu(ctypes.Structure):
