@@ -65,6 +65,30 @@ sys.stdin.read()
 child.stdin.close()
 child.wait()
 """
+#: Asks in every way on connections whose process has ended, and once on its own: prints the answers' statuses.
+ASKING = """
+import os, socket, sys
+from gpuslice.node.sessions import page
+path, session, token = sys.argv[1:]
+def ask(connection, flags):
+    request = page.Attach(
+        magic=page.ATTACH_MAGIC, version=page.VERSION, flags=flags, session=session.encode(), token=token.encode()
+    )
+    connection.sendall(bytes(request))
+    return page.Attached.from_buffer_copy(connection.recv(page.ATTACHED_BYTES, socket.MSG_WAITALL)).status
+statuses = []
+for flags in (0, page.ATTACH_OBSERVER, page.ATTACH_PROCESSES):
+    connection = socket.socket(socket.AF_UNIX)
+    child = os.fork()
+    if child == 0:
+        connection.connect(path)
+        os._exit(0)
+    os.waitpid(child, 0)
+    statuses.append(ask(connection, flags))
+own = socket.socket(socket.AF_UNIX)
+own.connect(path)
+print(statuses, ask(own, page.ATTACH_OBSERVER))
+"""
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
 
@@ -178,17 +202,30 @@ def test_a_stolen_token_is_worth_nothing_in_another_pod(node: KubernetesNode) ->
         assert own.status == page.ATTACH_OK
 
 
-def test_a_user_s_session_ends_no_process_of_another_user(gpu_agent: AgentProcess, machine: SimulatedMachine) -> None:
+def test_a_connection_of_a_process_that_is_gone_is_worth_nothing(node: KubernetesNode) -> None:
+    pod, other = str(uuid.uuid4()), str(uuid.uuid4())
+    claim = node.claim("trainer", Share(node.device(), memory="64Mi"), pod_uid=pod)
+    node.kubelet.prepared(claim)
+    (session,) = node.sessions(claim)
+    gone = [page.ATTACH_BROKEN] * 3
+    for place, own in ((other, page.ATTACH_DENIED), (pod, page.ATTACH_OK)):
+        with cgroup(f"kubepods/besteffort/pod{place}/asking") as inside:
+            command = [*inside, sys.executable, "-c", ASKING, session.socket, session.id, session.token]
+            assert node.machine.run(command, extra=python_path()).stdout == f"{gone} {own}\n"
+
+
+def test_a_user_s_session_neither_counts_nor_ends_a_process_of_another_user(
+    gpu_agent: AgentProcess, machine: SimulatedMachine
+) -> None:
     """As with sudo in a shell: the shell is the user's, owns a session, and its child is root's."""
     gpu_agent.client()
     command = [sys.executable, "-c", OWNER, str(gpu_agent.state), PROGRAM, NOBODY]
     owner = machine.start(command, **python_path())
     try:
         session_id, child = read_line(owner).split()
-        eventually(lambda: gpu_agent.client().show(session_id).breaches == 1)
-        shown = gpu_agent.client().show(session_id)
-        assert (shown.owner.uid, shown.on_breach) == (int(NOBODY), "kill")
         looked_for_a_while(gpu_agent)
+        shown = gpu_agent.client().show(session_id)
+        assert (shown.owner.uid, shown.on_breach, shown.breaches) == (int(NOBODY), "kill", 0)
         assert gpu_agent.audit("kill") == []
         assert Path(f"/proc/{child}/status").exists()
     finally:

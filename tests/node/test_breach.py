@@ -13,7 +13,7 @@ import pytest
 from gpuslice.node.errors import AgentError
 from tests.native.inside import python_path
 from tests.node.support import AgentProcess, read_line
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     import subprocess
@@ -172,7 +172,7 @@ def test_a_process_that_avoids_the_preload_is_found(gpu_agent: AgentProcess, use
 def test_on_breach_kill_ends_it(gpu_agent: AgentProcess, user: StartUser) -> None:
     session = gpu_agent.client().create("1GiB", gpus=["0"], on_breach="kill")
     rogue = user(GPUSLICE_SESSION=session.id)
-    assert rogue.process.wait(30) == -9
+    assert rogue.process.wait(PATIENCE_SECONDS) == -9
     eventually(lambda: gpu_agent.audit("kill"))
     assert gpu_agent.audit("kill")[0]["pid"] == rogue.pid
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuslice.model.sessions import SessionState
+from gpuslice.node.sessions.attribution import may_end
 from gpuslice.node.sessions.registry import boottime
 from gpuslice.system import processes
 
@@ -65,10 +66,13 @@ class Lifetimes:
         )
         if session.record.ttl_kill:
             for process in session.processes.values():
-                killed = processes.send_signal(process.pidfd, signal.SIGKILL)
+                if not may_end(session, process.pid):
+                    result = "denied"
+                else:
+                    result = "ok" if processes.send_signal(process.pidfd, signal.SIGKILL) else "error"
                 self._audit.write(
                     "kill",
-                    result="ok" if killed else "error",
+                    result=result,
                     session_id=session.id,
                     pid=process.pid,
                     error_code="expired",

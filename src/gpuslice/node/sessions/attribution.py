@@ -9,6 +9,9 @@ this order:
     4. it was started with the session's name in its environment, as the session's owner, outside of containers. Anybody
        can write any name there: so this proves nothing of a pod's session, and nothing for other users.
 
+A user's session has that user's processes and no others: two users may share a service, a container or a shell, and
+neither answers for what the other takes. Only root answers for all that it starts.
+
 A process is known by its number and its start time. All evidence is read in a thread, within a budget: what there was
 no time for has its turn before what was looked at already.
 """
@@ -83,8 +86,6 @@ class Member:
 
     session: Session
     identity: ProcessIdentity
-    #: A user can end other users' processes neither by hand nor by a session, though they may be children of his.
-    may_end: bool
 
 
 class Surroundings:
@@ -115,10 +116,15 @@ class Surroundings:
             at_home=at_home,
         )
 
-    def pod_of(self, pid: int) -> str:
-        """The UID of the pod that a process is in; empty if in none."""
-        cgroups = processes.cgroups(pid)
-        place = None if cgroups is None else self.root.place(cgroups)
+    def pod_of(self, pid: int) -> str | None:
+        """The UID of the pod that a process is in; empty if in none, and None if that cannot be told.
+
+        The kernel says "/" of a process whose first thread has ended.
+        """
+        cgroups, status = processes.cgroups(pid), processes.status(pid)
+        if cgroups is None or status is None or status.ended:
+            return None
+        place = self.root.place(cgroups)
         return "" if place is None else place.pod_uid
 
 
@@ -232,16 +238,14 @@ class Attribution:
         known = self._known.get(pid)
         if known is None or known.evidence.identity.start_time >= before:
             return None
-        session = (
-            self._registry.sessions.get(known.proven)
-            or self._by_kernel(known.evidence, gpu_uuid)
-            or self._by_environment(known)
-        )
+        proven = self._registry.sessions.get(known.proven)
+        if proven is not None and not _may_have(proven, known.evidence):
+            proven = None  # it has become another user's
+        session = proven or self._by_kernel(known.evidence, gpu_uuid) or self._by_environment(known)
         if session is None:
             return None
         known.proven = session.id
-        may_end = not _is_run(session) or session.record.owner_uid in (0, known.evidence.uid)
-        return Member(session, known.evidence.identity, may_end)
+        return Member(session, known.evidence.identity)
 
     def _by_kernel(self, evidence: Evidence, gpu_uuid: str) -> Session | None:
         return (
@@ -257,11 +261,10 @@ class Attribution:
             if session.record.owner is not None and session.owner_pidfd is not None
         }
         for ancestor in evidence.ancestors:
-            attached = [process.session for process in self._registry.of(ancestor.pid) if process.identity == ancestor]
-            if attached:
-                return _with_share(attached, gpu_uuid)
-            if ancestor in owners:
-                return owners[ancestor]
+            found = [process.session for process in self._registry.of(ancestor.pid) if process.identity == ancestor]
+            found += [owners[ancestor]] if not found and ancestor in owners else []
+            if found := [session for session in found if _may_have(session, evidence)]:
+                return _with_share(found, gpu_uuid)
         return None
 
     def _by_container(self, evidence: Evidence, gpu_uuid: str) -> Session | None:
@@ -273,6 +276,7 @@ class Attribution:
         found = [
             sessions[session_id] for session_id, (_, container) in self._containers.items()
             if container == wanted and session_id in sessions and sessions[session_id].processes
+            and (not _is_run(sessions[session_id]) or sessions[session_id].record.owner_uid == evidence.uid)
         ]  # fmt: skip
         return _with_share(found, gpu_uuid)
 
@@ -297,6 +301,18 @@ class Attribution:
 def _is_run(session: Session) -> bool:
     """Of `gpuslice run` or `gpuslice session`, and not of a pod."""
     return session.record.workload is None
+
+
+def _may_have(session: Session, evidence: Evidence) -> bool:
+    return not _is_run(session) or session.record.owner_uid in (0, evidence.uid)
+
+
+def may_end(session: Session, pid: int) -> bool:
+    """Whether the session may end the process as it is now: a user's session ends nothing that the user cannot end.
+
+    A process that attached may have become another user's since, as a set-uid program does.
+    """
+    return not _is_run(session) or processes.may_be_ended_by(pid, session.record.owner_uid)
 
 
 def _with_share(sessions: Sequence[Session], gpu_uuid: str) -> Session | None:

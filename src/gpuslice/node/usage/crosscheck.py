@@ -3,6 +3,9 @@
 The difference is the slot's overhead: contexts and modules, which nobody asks for by name. A process with memory on a
 GPU and no slot, and a session above its limit by NVML's count, are breaches.
 
+A process without a slot may be about to get one: it was started while the agent was away, or waits for the answer. So
+it is reported at once, and ended only if it is still without one when every honest process has asked again.
+
 The overhead of a process is only taken from a look during which it neither allocated nor freed (its cell's mark is the
 same before and after). Then it is never too high: memory is charged before the driver gives it and until after the
 driver has it back, so whatever NVML counts beyond the charge is overhead. A lower value must be seen twice, because an
@@ -16,12 +19,13 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.sessions import OnBreach
 from gpuslice.node.gpus.nvml import GpuInfo, Nvml, NvmlUnavailableError, Usage
+from gpuslice.node.sessions.attribution import may_end
 from gpuslice.node.sessions.registry import boottime
 from gpuslice.system import processes
 from gpuslice.system.threads import InspectionTimeoutError, in_thread
@@ -43,6 +47,9 @@ INTERVAL_SECONDS: Final = 0.5
 _INVENTORY_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 5.0
 _CERTAIN: Final = 2  # looks in a row above the limit
+_SLOT_LOOKS: Final = 5  # looks in a row at a process without a slot before it is ended,
+_SLOT_SECONDS: Final = 20.0  # over so long: longer than the interposer waits for the agent's answer and asks again,
+_START_SECONDS: Final = 30.0  # and not before so long after the agent's start
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -55,7 +62,11 @@ class _Breach:
     identity: ProcessIdentity
     size: int
     reason: str
-    kill: bool
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """The process and the GPU."""
+        return self.identity.pid, self.identity.start_time, self.session.record.gpus[self.gpu].uuid
 
 
 class CrossCheck:
@@ -88,6 +99,9 @@ class CrossCheck:
         #: What each process held when its session was last within its limit: who grew since is known by it.
         self._within: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
         self._reported: set[tuple[int, int, str]] = set()  # process, its start time, GPU
+        #: Processes outside of their session: since when, and how often they were seen so.
+        self._outside: dict[tuple[int, int, str], tuple[float, int]] = {}
+        self._started = time.monotonic()
         self.machine: list[GpuInfo] = []
         self.error = "NVML was not asked yet"
 
@@ -160,8 +174,11 @@ class CrossCheck:
         usages = await in_thread(self._nvml.usages, "nvml")
         self._weigh_all(usages, began)
         await self._attribution.look_at(usage.pid for usage in usages if not self._registry.of(usage.pid))
-        for breach in self._compare(usages, began):
+        outside, above = self._compare(usages, began)
+        for breach in [*filter(self._is_new, outside), *above]:
             await self._report(breach)
+        for breach in [*self._due(outside), *above]:
+            self._end(breach)
 
     def _weigh_all(self, usages: list[Usage], began: float) -> None:
         """At once: the more time passes, the fewer processes have neither allocated nor freed."""
@@ -174,36 +191,36 @@ class CrossCheck:
                 self._weigh(process, gpu, usage.size)
         self._forget(seen)
 
-    def _compare(self, usages: list[Usage], began: float) -> list[_Breach]:
-        """What does not fit. Only processes that were there before the look began are those that NVML named."""
-        breaches: list[_Breach] = []
+    def _compare(self, usages: list[Usage], began: float) -> tuple[list[_Breach], list[_Breach]]:
+        """What does not fit: processes outside of their sessions, and those that took their sessions above the limit.
+
+        Only processes that were there before the look began are those that NVML named.
+        """
+        outside: list[_Breach] = []
         holders: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
-        untouchable: set[ProcessIdentity] = set()
         for usage in usages:
+            if usage.size == 0:
+                continue  # takes nothing from anybody
             process = self._attached(usage, began)
             if process is not None:
-                session, identity, may_end = process.session, process.identity, True
+                session, identity = process.session, process.identity
             elif (member := self._attribution.member(usage.pid, usage.uuid, before=began)) is not None:
-                session, identity, may_end = member.session, member.identity, member.may_end
+                session, identity = member.session, member.identity
             else:
                 continue
-            if not may_end:
-                untouchable.add(identity)
             gpu = _index_of(session, usage.uuid)
             if process is None:
-                breaches.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot", kill=may_end))
+                outside.append(_Breach(session, gpu or 0, identity, usage.size, "no_slot"))
             elif gpu is None:
-                breaches.append(_Breach(session, 0, identity, usage.size, "gpu_not_in_session", kill=False))
+                outside.append(_Breach(session, 0, identity, usage.size, "gpu_not_in_session"))
             if gpu is None:
                 continue
             held = holders.setdefault((session.id, gpu), {})
             held[identity] = held.get(identity, 0) + usage.size
-        breaches = [breach for breach in breaches if self._is_new(breach)]
         self._sums = {place: sum(held.values()) for place, held in holders.items()}
-        for place in holders.keys() | self._above.keys() | self._within.keys():
-            if (breach := self._compare_with_limit(place, holders.get(place, {}))) is not None:
-                breaches.append(replace(breach, kill=breach.identity not in untouchable))
-        return breaches
+        places = holders.keys() | self._above.keys() | self._within.keys()
+        found = [self._compare_with_limit(place, holders.get(place, {})) for place in places]
+        return outside, [breach for breach in found if breach is not None]
 
     def _attached(self, usage: Usage, began: float) -> Process | None:
         """The process's place in the session that has a share of that GPU, else in any."""
@@ -265,20 +282,32 @@ class CrossCheck:
             return None
         before = self._within.get(place, {})
         grown = max(held, key=lambda identity: (held[identity] - before.get(identity, 0), held[identity]))
-        return _Breach(session, place[1], grown, size, "above_limit", kill=True)
+        return _Breach(session, place[1], grown, size, "above_limit")
 
     def _is_new(self, breach: _Breach) -> bool:
         """Whether it was not reported yet: once for a process and a GPU."""
-        key = breach.identity.pid, breach.identity.start_time, breach.session.record.gpus[breach.gpu].uuid
-        if key in self._reported:
+        if breach.key in self._reported:
             return False
         if len(self._reported) > 10_000:
             self._reported.clear()
-        self._reported.add(key)
+        self._reported.add(breach.key)
         return True
 
+    def _due(self, outside: list[_Breach]) -> list[_Breach]:
+        """Those that have been outside of their session for so long that they do not come into it any more."""
+        now, before = time.monotonic(), self._outside
+        self._outside, due = {}, []
+        for breach in outside:
+            since, looks = before.get(breach.key, (now, 0))
+            self._outside[breach.key] = since, looks + 1
+            patient = looks + 1 >= _SLOT_LOOKS and now - since >= _SLOT_SECONDS
+            if patient and now - self._started >= _START_SECONDS:
+                due.append(breach)
+                self._outside[breach.key] = now, 0  # one that lives on is not told of twice a second
+        return due
+
     async def _report(self, breach: _Breach) -> None:
-        """Counts it, and ends the process where the session says so."""
+        """Counts it, and says so."""
         session, identity = breach.session, breach.identity
         command = await self._command(session, identity)
         if self._registry.sessions.get(session.id) is not session:
@@ -286,8 +315,14 @@ class CrossCheck:
         self._registry.count_breach(
             session, breach.gpu, reason=breach.reason, pid=identity.pid, size=breach.size, command=command
         )
-        if breach.kill and session.record.on_breach is OnBreach.KILL:
-            self._kill(session, identity, breach.reason)
+
+    def _end(self, breach: _Breach) -> None:
+        """Ends the process where the session says so."""
+        session = breach.session
+        if breach.reason == "no_slot" and self._registry.of(breach.identity.pid):
+            return  # it got one while the report was written
+        if self._registry.sessions.get(session.id) is session and session.record.on_breach is OnBreach.KILL:
+            self._kill(session, breach.identity, breach.reason)
 
     async def _command(self, session: Session, identity: ProcessIdentity) -> str:
         try:
@@ -301,10 +336,11 @@ class CrossCheck:
         if pidfd is None:
             return
         with processes.closing(pidfd):
-            killed = processes.send_signal(pidfd, signal.SIGKILL)
-        self._audit.write(
-            "kill", result="ok" if killed else "error", session_id=session.id, pid=identity.pid, error_code=reason
-        )
+            if not may_end(session, identity.pid):
+                result = "denied"
+            else:
+                result = "ok" if processes.send_signal(pidfd, signal.SIGKILL) else "error"
+        self._audit.write("kill", result=result, session_id=session.id, pid=identity.pid, error_code=reason)
 
 
 def _index_of(session: Session, uuid: str) -> int | None:
