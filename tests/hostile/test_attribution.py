@@ -175,14 +175,18 @@ def test_a_cgroup_named_after_a_pod_is_not_the_pod_s(node: KubernetesNode) -> No
     node.kubelet.prepared(claim)
     (session,) = node.sessions(claim)
     other = f"user.slice/{uuid.uuid4()}/kubepods/pod{pod}/abc"
-    with cgroup(other) as inside, running(node.machine, *inside):
+    with cgroup(other) as inside, running(node.machine, *inside) as stranger:
+        stranger.do("take", MIB)
         looked_for_a_while(node.agent)
         assert breaches(node.agent, session) == 0
-    with cgroup(f"kubepods/pod{uuid.uuid4()}/abc/kubepods/pod{pod}") as inside, running(node.machine, *inside):
+    nested = f"kubepods/pod{uuid.uuid4()}/abc/kubepods/pod{pod}"
+    with cgroup(nested) as inside, running(node.machine, *inside) as stranger:
+        stranger.do("take", MIB)
         looked_for_a_while(node.agent)
         assert breaches(node.agent, session) == 0
     # The pod's own processes are found, though none ever attached.
     with cgroup(f"kubepods/besteffort/pod{pod}/abc") as inside, running(node.machine, *inside) as rogue:
+        rogue.do("take", MIB)
         eventually(lambda: breaches(node.agent, session) == 1)
         assert node.agent.audit("breach")[0]["pid"] == rogue.pid
 
