@@ -400,28 +400,6 @@ static void forget_after_fork(void) {
     attach_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* How far CLOCK_MONOTONIC is ahead in this process's time namespace. Offsets that it set for its children only are not its
- * own: the two namespaces differ until there is one. */
-static uint64_t find_clock_offset(void) {
-    char content[256] = "", own[64] = "", childrens[64] = "";
-    long long seconds = 0, nanoseconds = 0;
-    if (readlink("/proc/self/ns/time", own, sizeof own - 1) == -1 ||
-        readlink("/proc/self/ns/time_for_children", childrens, sizeof childrens - 1) == -1 || strcmp(own, childrens) != 0) {
-        return 0;
-    }
-    int file = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
-    if (file == -1) {
-        return 0; /* Linux before 5.6 */
-    }
-    ssize_t size = read(file, content, sizeof content - 1);
-    close(file);
-    const char *line = size > 0 ? strstr(content, "monotonic") : NULL;
-    if (line == NULL || sscanf(line, "monotonic %lld %lld", &seconds, &nanoseconds) != 2) {
-        return 0;
-    }
-    return (uint64_t)seconds * 1000000000u + (uint64_t)nanoseconds;
-}
-
 /* Asks once. NULL, or why not; `busy` if the agent said to ask again. */
 static const char *ask_for_slot(const struct parameters *parameters, bool observer, uint64_t until_ns, bool *busy,
                                 struct page *page, int *kept, int *kept_cells, char *reason, size_t reason_size) {
@@ -554,7 +532,7 @@ bool session_attach(bool observer) {
         handler_installed = pthread_atfork(NULL, NULL, forget_after_fork) == 0;
     }
     if (atomic_load(&session.state) != SESSION_ATTACHED) {
-        atomic_store_explicit(&session.clock_offset_ns, find_clock_offset(), memory_order_relaxed);
+        atomic_store_explicit(&session.clock_offset_ns, session_clock_offset(), memory_order_relaxed);
         const char *why = attach(observer, reason, sizeof reason);
         if (why != NULL) {
             session_complain(COMPLAINT_REFUSED, why);

@@ -53,6 +53,8 @@ void session_debug(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* Tells the user why nothing may be allocated now although the process is attached. */
 void session_explain(const struct page *page);
 
+uint64_t session_clock_offset(void);
+
 /* By the machine's clock, as the agent's heartbeat is: a container may have a time namespace of its own. */
 static inline uint64_t session_now_ns(void) {
     struct timespec now; /* coarse is precise enough for a heartbeat and cheap enough for every allocation */

@@ -105,6 +105,26 @@ def test_a_process_that_was_refused_is_let_in_when_the_agent_is_there(node: Node
     tenant.fill("linear", MIB, times=1)
 
 
+def test_a_process_that_is_told_to_ask_again_does(node: Node) -> None:
+    session = node.session()
+    path, real = node.folder / "busy", node.folder / "real"
+    os.link(session.socket, real)
+    asked = 0
+
+    def refuse_twice() -> tuple[bytes, list[int]]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            real.rename(path)  # from here on the agent itself answers
+        return answer(status=page.ATTACH_BUSY, slot=page.NO_SLOT), []
+
+    with Impostor(path, refuse_twice):
+        tenant = node.tenant(session, extra={"GPUSLICE_IPC_SOCK": str(path)})
+        assert tenant.take("linear", MIB) == 0
+    assert asked == 2
+    assert tenant.close() == ""
+
+
 # ---- an agent that answers nonsense ----
 
 
