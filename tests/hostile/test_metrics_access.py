@@ -85,12 +85,12 @@ def test_a_flood_of_forged_tokens_is_no_flood_of_the_api_server(node: Kubernetes
 def test_without_the_api_server_no_client_sees_anything(node: KubernetesNode, port: int) -> None:
     node.api.decides = False
     assert get(port, "Bearer scraper")[0] == 503
-    assert get(port, path="/healthz") == (200, "OK\n")
+    assert get(port, path="/healthz") == (200, "ok\n")
 
 
 @pytest.mark.usefixtures("node")
 def test_health_needs_no_token_and_connections_that_say_nothing_are_let_go(port: int) -> None:
-    assert get(port, path="/healthz") == (200, "OK\n")
+    assert get(port, path="/healthz") == (200, "ok\n")
     assert get(port, path="/")[0] == 404
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
     try:

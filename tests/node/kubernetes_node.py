@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,11 @@ class KubernetesNode:
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """The CDI specs, by file name."""
-        return {path.name: json.loads(path.read_text()) for path in self.cdi_folder.glob("*.json")}
+        found = {}
+        for path in self.cdi_folder.glob("*.json"):
+            with suppress(FileNotFoundError):  # the agent removes one while this looks
+                found[path.name] = json.loads(path.read_text())
+        return found
 
     def edits(self, device: str) -> dict[str, Any]:
         """What the container runtime would do for the device, by its qualified name."""

@@ -114,7 +114,7 @@ def free_port() -> int:
 
 
 def ended(agent: AgentProcess) -> None:
-    if agent.process is not None and agent.process.poll() is None:
+    if agent.process is not None:
         agent.stop()
 
 
