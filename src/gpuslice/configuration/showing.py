@@ -83,8 +83,8 @@ def _lines(effective: Effective) -> Iterator[tuple[str, str]]:
 def _scalar(value: object) -> str:
     """On one line, whatever is in it."""
     text = str(yaml.safe_dump(value, default_flow_style=True, width=_ENDLESS, allow_unicode=True))
-    text = text.removesuffix("...\n").strip()
-    if "\n" in text:
+    text = text.removesuffix("...\n").strip("\n")
+    if not text.isprintable():  # YAML has other line breaks than \n
         quoted = yaml.safe_dump(value, default_flow_style=True, default_style='"', width=_ENDLESS)
         text = str(quoted).removesuffix("...\n").strip()
     return text
