@@ -56,6 +56,20 @@ test: check clients sanitizers kube ## Check, then run every test
 	$(call say,Running the tests)
 	@$(BIN)/pytest
 
+#: On a version without claims, what needs none: the node itself, and slots.
+WITHOUT_CLAIMS := tests/e2e/test_slots.py tests/e2e/test_node.py tests/e2e/test_command.py
+
+.PHONY: test-versions
+test-versions: setup kube ## Run the end-to-end tests on the oldest Kubernetes that we promise, on the usual one and on a newer one
+	@tools/debian-packages cluster
+	@$(BIN)/python -m tools.kube build kubernetes-1.31 kubernetes-1.37
+	$(call say,Running on Kubernetes 1.31)
+	@GPUSLICE_KUBE_PROGRAMS=$$($(BIN)/python -m tools.kube path 1.31) $(BIN)/pytest $(WITHOUT_CLAIMS)
+	$(call say,Running on Kubernetes 1.36)
+	@$(BIN)/pytest tests/e2e
+	$(call say,Running on Kubernetes 1.37)
+	@GPUSLICE_KUBE_PROGRAMS=$$($(BIN)/python -m tools.kube path 1.37) $(BIN)/pytest tests/e2e
+
 .PHONY: test-fast
 test-fast: setup ## Run the tests that need neither root nor Go, in less than a minute
 	$(call say,Running the fast tests)

@@ -2,7 +2,7 @@
 
 The same pod is created (dry run) in namespaces that differ in who rewrites it, and they take turns, pod by pod:
 
-- nobody;
+- no webhook;
 - the Go peer, and `gpuslice webhook` configured as the peer is: what differs is the server;
 - `gpuslice webhook` as it is installed, with its second webhook that refuses malformed requests, and the peer with the
   same conditions. They keep pods that ask for no GPU from being sent at all, and cost the API server a quarter of a

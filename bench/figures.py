@@ -89,7 +89,7 @@ def publish(name: str, title: str, baseline: str, figures: Sequence[Figure]) -> 
             "" if figure.spread is None else f"{figure.spread:.2f}",
             figure.goal,
         )
-    # Where nobody set a width, a table is not folded to that of a terminal that is not there.
+    # Where no width is set, a table is not folded to that of a terminal that is not there.
     console = Console()
     (console if console.is_terminal else Console(width=_WIDTH)).print(table)
     report = {

@@ -1,7 +1,7 @@
 """A real control plane with nodes that exist only as objects: kwok keeps them ready and renews their leases.
 
 kwok is told of nodes alone, not of pods: scheduling needs no more, and the cores are for what is measured. The
-scheduler is started by whoever measures it, when there is work for it.
+scheduler is started by the benchmark that measures it, when there is work for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The resource of the baseline: what a device plugin of anybody's would offer.
+#: The resource of the baseline: what any device plugin would offer.
 PLAIN_RESOURCE: Final = "example.com/gpu"
 MODEL: Final = PRESETS["A100-40GB"]
 _SCHEDULER: Final = "kube-scheduler"

@@ -1,14 +1,14 @@
-"""Measures whether `gpuslice webhook` costs more because a cluster holds more: 1,000 policies that do not match, 1,000
-namespaces and 1,000 claim templates, really stored in an API server, against four of each.
+"""Measures whether `gpuslice webhook` costs more because a cluster holds more: 1,000 policies that do not match and
+1,000 namespaces, really stored in an API server, against four of each.
 
 There are two API servers, each with a webhook that follows it; they differ in what they hold. The webhooks take turns.
 Times are of the webhook's own processor, and the least of several turns: what else the machine does can only add to it.
 
-What must not grow: what a review costs, also of pods that are spread over all namespaces and templates; what the first
-pod costs that needs a new template; what a change of a namespace or a template costs; what it costs to wait.
+What must not grow: what a review costs, also of pods that are spread over all namespaces and ask for different slices;
+what a change of a namespace costs; what it costs to wait.
 
-What must grow, each object counting as much as the one before it: memory (labels, a template's name, a policy's rules),
-and the start, which reads all of them once. A change of a policy reads that policy alone, but files all rules anew,
+What must grow, each object counting as much as the one before it: memory (labels, a policy's rules), and the start,
+which reads all of them once. A change of a policy reads that policy alone, but files all rules anew,
 some microseconds each; many changes in a row are filed together, and never take more than a tenth of the time.
 
 `python -m bench.growth` shows a table and writes `bench/results/growth.json`.
@@ -33,11 +33,9 @@ from bench import servers
 from bench.admission import hami, policy_documents
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
-from gpuslice.admission.backends import dra
 from gpuslice.kube import credentials
 from gpuslice.kube.api import Api
-from gpuslice.kube.resources import NAMESPACES, RESOURCE_CLAIM_TEMPLATES
-from gpuslice.model.slices import Slice
+from gpuslice.kube.resources import NAMESPACES
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from gpuslice_cluster import control_plane
 from gpuslice_cluster.clusters import Cluster, new_layout
@@ -58,7 +56,6 @@ _ROUNDS: Final = 3
 _REVIEW_ROUNDS: Final = 9
 _SECONDS: Final = 1.0
 _WARM_UP: Final = 0.3
-_NEW_TEMPLATES: Final = 200
 _CHANGES: Final = 30
 #: A webhook takes a change into account after 50 ms.
 _SECONDS_PER_CHANGE: Final = 0.15
@@ -69,7 +66,7 @@ _GROWTH: Final = 1.1
 #: Where less is measured, and the clock of the kernel is a larger part of it.
 _ROUGH_GROWTH: Final = 1.25
 
-_REVIEWS: Final = ("castslice", "hami, a template that is there", "hami, pods of all namespaces and templates")
+_REVIEWS: Final = ("castslice", "hami", "hami, pods of all namespaces and slices")
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,6 @@ def _namespace(index: int) -> str:
     return f"research-{index}"
 
 
-def _template(index: int) -> dra.Template:
-    """What `hami` needs that asks for so much memory."""
-    return dra.template_for(Slice(memory=(1000 + index) * _MIB), None)
-
-
 async def _fill(site: Site) -> None:
     turns = asyncio.Semaphore(_AT_A_TIME)
     async with site.reach() as api, asyncio.TaskGroup() as group:
@@ -104,7 +96,6 @@ async def _fill(site: Site) -> None:
             name = _namespace(index)
             labels = {"team": "vision", "tier": f"{index}"}
             await create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
-            await create(RESOURCE_CLAIM_TEMPLATES, _template(index).document(name), name)
 
         for index in range(site.count):
             group.create_task(fill(index))
@@ -123,7 +114,7 @@ def _site(folder: Path, count: int) -> Iterator[Site]:
         cluster.kubectl("apply", "-f", str(_DEFINITION))
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
         site = Site(cluster, count)
-        print(f"==> Filling an API server with {count:,} policies, namespaces and claim templates", flush=True)
+        print(f"==> Filling an API server with {count:,} policies and namespaces", flush=True)
         asyncio.run(_fill(site))
         yield site
     finally:
@@ -197,34 +188,12 @@ def _start(site: Site, certificates: Certificates) -> tuple[float, float]:
 
 
 def _bodies(name: str, site: Site) -> list[bytes]:
-    """In few namespaces and with few templates, but for the last: there in all that there are."""
+    """In few namespaces and of few slices, but for the last: there in all namespaces that there are."""
     count = site.count if name == _REVIEWS[2] else _FEW
     if name == _REVIEWS[0]:
         slots = {"nvidia.com/gpu": "1"}
         return [review_body(slots, CASTSLICE, namespace=_namespace(index), number=index) for index in range(count)]
     return [hami(1000 + index, _namespace(index), index) for index in range(count)]
-
-
-def _first_pods(webhook: Webhook, turn: int) -> float:
-    """Of pods that need a template each that is not there."""
-    first = 100_000 * (turn + 1)
-
-    def ask() -> None:
-        for index in range(_NEW_TEMPLATES):
-            webhook.asking.review(hami(first + index, _namespace(0), index))
-
-    seconds = webhook.used(ask) / _NEW_TEMPLATES
-
-    async def remove() -> None:
-        async with webhook.site.reach() as api:
-            path = RESOURCE_CLAIM_TEMPLATES.path(_namespace(0))
-            made = json.loads(await api.call("GET", path))["items"]
-            for template in made:
-                if template["metadata"]["name"] != _template(0).name:
-                    await api.delete(RESOURCE_CLAIM_TEMPLATES, template["metadata"]["name"], namespace=_namespace(0))
-
-    asyncio.run(remove())
-    return seconds
 
 
 def _change(webhook: Webhook, change: Callable[[Api, int], Coroutine[Any, Any, object]]) -> float:
@@ -247,15 +216,9 @@ async def _change_namespace(api: Api, number: int) -> None:
     await api.merge(NAMESPACES, _namespace(0), {"metadata": {"labels": {"tier": f"changed-{number}"}}})
 
 
-async def _change_template(api: Api, number: int) -> None:
-    changes = {"metadata": {"annotations": {"example.com/changed": f"{number}"}}}
-    await api.merge(RESOURCE_CLAIM_TEMPLATES, _template(0).name, changes, namespace=_namespace(0))
-
-
 _KINDS: Final[dict[str, Callable[[Api, int], Coroutine[Any, Any, object]]]] = {
     "a policy": _change_policy,
     "a namespace": _change_namespace,
-    "a template": _change_template,
 }
 
 
@@ -278,7 +241,6 @@ def measure() -> list[Figure]:
                 ]
                 for _ in range(_REVIEW_ROUNDS)
             ]
-        first = [[1e6 * _first_pods(webhook, turn) for webhook in webhooks] for turn in range(_ROUNDS)]
         changed = {
             name: [[1e6 * _change(webhook, change) for webhook in webhooks] for _ in range(_ROUNDS)]
             for name, change in _KINDS.items()
@@ -289,7 +251,6 @@ def measure() -> list[Figure]:
         ]
     return [
         *(_figure(f"a review: {name}", "µs", runs, at_most=_GROWTH) for name, runs in reviews.items()),
-        _figure("a review that needs a new template", "µs", first, at_most=_ROUGH_GROWTH),
         *(
             _figure(f"{name} changes", "µs", runs, at_most=None if name == "a policy" else _ROUGH_GROWTH)
             for name, runs in changed.items()
@@ -301,7 +262,7 @@ def measure() -> list[Figure]:
         Figure(
             name="resident memory for each object more",
             unit="kB",
-            value=1000 * (memory[1] - memory[0]) / (3 * (_MANY - _FEW)),
+            value=1000 * (memory[1] - memory[0]) / (2 * (_MANY - _FEW)),
         ),
     ]
 

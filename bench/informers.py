@@ -17,12 +17,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.figures import Figure, publish
-from gpuslice.controller.reconcilers.template_references import PodClaims, templates_of
+from gpuslice.controller.reconcilers.pods_with_claims import PodWithClaims, needed_templates
 from gpuslice.kube.api import Api
 from gpuslice.kube.credentials import Credentials
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS
-from gpuslice.kube.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +68,7 @@ def _lines() -> list[bytes]:
 
 
 def _watches(api: Api, parts: int) -> Callable[[bytes], None]:
-    applied = [Watch(api, PODS, PodClaims, templates_of)._apply for _ in range(parts)]  # noqa: SLF001 - measured
+    applied = [_informers(api, 1) for _ in range(parts)]
 
     def apply(line: bytes) -> None:
         for each in applied:
@@ -81,7 +80,7 @@ def _watches(api: Api, parts: int) -> Callable[[bytes], None]:
 def _informers(api: Api, parts: int) -> Callable[[bytes], object]:
     informers = Informers(api)
     for _ in range(parts):
-        informers.informer(PODS, PodClaims, templates_of)
+        informers.informer(PODS, PodWithClaims, needed_templates)
     return informers.watches[0]._apply  # noqa: SLF001 - measured
 
 
@@ -99,14 +98,12 @@ def _measure(variants: Sequence[Callable[[bytes], object]], lines: Sequence[byte
 
 def main() -> int:
     api = Api(Credentials(server="http://127.0.0.1:1", tls=None), "bench")
-    variants = [_informers(api, 1), _watches(api, 1), _informers(api, _PARTS), _watches(api, _PARTS)]
-    alone, watch, shared, watches = _measure(variants, _lines())
+    shared, watches = _measure([_informers(api, _PARTS), _watches(api, _PARTS)], _lines())
     publish(
         "informers",
         "what an event of a watch costs",
         "watches of their own",
         [
-            Figure(name="one part", unit="µs", value=alone, baseline=watch, at_most=1.1),
             Figure(name=f"{_PARTS} parts that share it", unit="µs", value=shared, baseline=watches, at_most=1.0),
         ],
     )

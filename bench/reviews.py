@@ -68,7 +68,7 @@ def review_body(
 def castslice_pods(pods: int, workloads: int) -> list[bytes]:
     """Pods that CastSlice rewrites, of so many workloads in turn. They differ in what is read: containers' names.
 
-    The pods of one workload differ in their names, and in an annotation that nobody reads.
+    The pods of one workload differ in their names, and in an annotation that admission does not read.
     """
     gpu = {"nvidia.com/gpu": "1"}
     return [

@@ -2,7 +2,7 @@
 
 The same pods are created, and then scheduled by the real scheduler, on a fresh control plane for each way of asking:
 
-- for a plain extended resource, with nobody in between: the baseline;
+- for a plain extended resource, with no webhook in between: the baseline;
 - in CastSlice's dialect, which the webhook turns into an extended resource;
 - for an amount of memory and for a fraction, which it turns into claims on the GPUs that the nodes publish;
 - for an amount of memory where the nodes publish the GPUs' MIG partitions, too.

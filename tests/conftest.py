@@ -18,6 +18,7 @@ import pytest
 from gpuslice.simulator import configuration, machine
 from gpuslice_cluster import clusters
 from tests import interruptions
+from tests.scheduling import GroupScheduling
 from tests.support import Simulated, SimulatedMachine
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ def _destroy(made: machine.Machine) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodeready(node: Any) -> None:  # noqa: ANN401  # pytest-xdist has no types, nor another way to this number
     _workers.append(node.gateway._io.popen.pid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa: ANN401
+    return GroupScheduling(config, log)
 
 
 def pytest_keyboard_interrupt() -> None:

@@ -1,6 +1,6 @@
 """Writes deploy/crds: the definitions that `gpuslice manifests` prints, in files that other tools find.
 
-`python -m tools.crds` writes the file; a test compares it with what this would write.
+`python -m tools.crds` writes the files; a test compares them with what this would write.
 """
 
 from __future__ import annotations
@@ -14,18 +14,27 @@ from gpuslice.installing import definitions
 from gpuslice.policies import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "deploy" / "crds" / f"{schema.GROUP}_{schema.PLURAL}.yaml"
+FOLDER: Final = ROOT / "deploy" / "crds"
+#: Of SlicePolicy.
+TARGET: Final = FOLDER / f"{schema.GROUP}_{schema.PLURAL}.yaml"
 
 
-def text() -> str:
-    head = "# Made by `python -m tools.crds` from src/gpuslice/admission/slicepolicies.py.\n"
-    return head + documents.write(definitions.slice_policies())
+def texts() -> dict[Path, str]:
+    """What the files should hold."""
+    head = "# Made by `python -m tools.crds` from the structs in src/gpuslice/{}/schema.py.\n"
+    found = {}
+    for definition in definitions.all_definitions():
+        plural = definition["spec"]["names"]["plural"]
+        room = "policies" if plural == schema.PLURAL else "quotas"
+        found[FOLDER / f"{schema.GROUP}_{plural}.yaml"] = head.format(room) + documents.write(definition)
+    return found
 
 
 def main() -> int:
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text())
-    print(f"==> Wrote {TARGET.relative_to(ROOT)}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, text in texts().items():
+        path.write_text(text)
+        print(f"==> Wrote {path.relative_to(ROOT)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-/* Attaches processes to sessions and keeps them: what the agent costs while nobody does anything.
+/* Attaches processes to sessions and keeps them: what the agent costs while no process does anything.
  *
  * attach SOCKET TOGETHER: for each line "session token" of the input a process is started, TOGETHER of them at a time. How
  * long each attach took, from socket() until the pages are mapped, is printed in nanoseconds; "ready" follows the last.

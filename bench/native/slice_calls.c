@@ -162,7 +162,7 @@ static void serve(void) {
     }
 }
 
-/* What it wrote to and shares with nobody. */
+/* What it wrote to and shares with no process. */
 static double private_bytes(void) {
     char line[256];
     double kilobytes = 0;

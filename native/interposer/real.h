@@ -24,10 +24,10 @@ struct real_library {
 real_pointer real_resolve(struct real_library *library, size_t index);
 /* True when the real library was found. */
 bool real_present(struct real_library *library);
-/* The loader's dlopen, not the one that we put in front of it (cuda/dlopen.c). */
-typedef void *(*dlopen_function)(const char *file, int mode);
-dlopen_function next_dlopen(void);
-void *real_dlopen(const char *file, int mode);
+
+/* By this name stand-ins know each other. Exported; called with the path that a program opened to get the real library: it is
+ * taken for that if it is found nowhere else. */
+__attribute__((visibility("default"))) void gpuslice_stand_in(const char *path);
 
 static inline real_pointer real_function(struct real_library *library, size_t index) {
     real_pointer function = atomic_load_explicit(&library->table[index], memory_order_acquire);

@@ -2,8 +2,9 @@
 #define _GNU_SOURCE
 #include "session.h"
 
+#include "loader.h"
+
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -179,9 +180,8 @@ static uint32_t read_folder(struct parameters *parameters) {
 }
 
 static bool in_container(void) {
-    Dl_info info;
-    return dladdr(&session, &info) != 0 && info.dli_fname != NULL &&
-           strncmp(info.dli_fname, LIBRARY_FOLDER, strlen(LIBRARY_FOLDER)) == 0;
+    const char *file = loader_own_file();
+    return file != NULL && strncmp(file, LIBRARY_FOLDER, strlen(LIBRARY_FOLDER)) == 0;
 }
 
 /* Mounted files win over the environment: the agent wrote them, and any program can set the environment. In a container

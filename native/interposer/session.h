@@ -46,7 +46,7 @@ uint32_t session_find(const uint8_t uuid[16]);
 uint32_t session_processes(struct gpuslice_process *found, uint32_t most);
 
 /* One line on stderr, once per reason. */
-enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_CELLS_LOST, COMPLAINT_FOREIGN_GPU, COMPLAINTS };
+enum session_complaint { COMPLAINT_REFUSED, COMPLAINT_EXPIRED, COMPLAINT_AGENT_GONE, COMPLAINT_CELLS_LOST, COMPLAINT_FOREIGN_GPU, COMPLAINT_NAMESPACE, COMPLAINTS };
 void session_complain(enum session_complaint complaint, const char *why);
 void session_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -46,8 +46,8 @@ class Node:
         own = {"GPUSLICE_STATE": str(self.state), "XDG_RUNTIME_DIR": str(self.runtime), "COLUMNS": "300"}
         return self.machine.environment(**(own | dict(extra or {})))
 
-    def start_agent(self, extra: Mapping[str, str] | None = None) -> AgentProcess:
-        self.agent = AgentProcess(self.command, self.state, environment=self.environment(extra))
+    def start_agent(self, extra: Mapping[str, str] | None = None, *, options: Sequence[str] = ()) -> AgentProcess:
+        self.agent = AgentProcess(self.command, self.state, options=list(options), environment=self.environment(extra))
         return self.agent.start()
 
     @property
@@ -93,9 +93,9 @@ class Node:
     def start_allocator(self, *options: str) -> Allocator:
         return Allocator(self.start("run", *options, "--", *ALLOCATOR))
 
-    def on_terminal(self, *arguments: str) -> Terminal:
+    def on_terminal(self, *arguments: str, extra: Mapping[str, str] | None = None) -> Terminal:
         """Starts the command on a terminal of its own."""
-        return Terminal([str(self.command), *arguments], self.environment({"TERM": "xterm"}))
+        return Terminal([str(self.command), *arguments], self.environment({"TERM": "xterm"} | dict(extra or {})))
 
     def private_agents(self) -> list[int]:
         """The processes that serve a folder of a private agent."""
@@ -156,6 +156,9 @@ class Terminal:
 
     def type(self, keys: bytes) -> None:
         os.write(self._terminal, keys)
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def end(self) -> int:
         """Its exit code."""

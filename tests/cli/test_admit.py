@@ -189,11 +189,11 @@ def test_a_missing_quote_is_told_and_the_other_documents_are_admitted(admit: Adm
     "text",
     [
         "---\napiVersion: v1\nkind: ConfigMap\n",
-        "--- # first\na: b\n---\n\n\nc: d",
-        "a: b\r\n---\r\nc: d\r\n",
+        "--- # first\napiVersion: v1\nkind: A\n---\n\n\nkind: B\napiVersion: v1",
+        "apiVersion: v1\r\nkind: A\r\n---\r\napiVersion: v1\r\nkind: B\r\n",
         "# nothing but this\n",
-        "\ufeffa: \u00fc\n...\n",
-        '{"a": "b"}',
+        "\ufeffapiVersion: v1\nkind: \u00fc\n...\n",
+        '{"apiVersion": "v1", "kind": "A"}',
         "",
     ],
 )
@@ -208,11 +208,11 @@ def test_a_file_in_which_nothing_changes_comes_out_byte_for_byte(
 
 
 def test_files_stay_apart(admit: Admit, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a: b")
-    (tmp_path / "c").write_text("---\nc: d\n")
-    (tmp_path / "e").write_text("e: f\n")
+    (tmp_path / "a").write_text("{kind: a, apiVersion: b}")
+    (tmp_path / "c").write_text("---\n{kind: c, apiVersion: d}\n")
+    (tmp_path / "e").write_text("{kind: e, apiVersion: f}\n")
     done = admit("-f", tmp_path / "a", "-f", tmp_path / "c", "-f", tmp_path / "e")
-    assert done.stdout == "a: b\n---\nc: d\n---\ne: f\n"
+    assert done.stdout == ("{kind: a, apiVersion: b}\n---\n{kind: c, apiVersion: d}\n---\n{kind: e, apiVersion: f}\n")
 
 
 def test_what_is_no_text_is_told(admit: Admit, tmp_path: Path) -> None:
@@ -296,11 +296,22 @@ def test_explain_tells_of_a_node_selector_that_is_not_the_policys(admit: Admit, 
     ("args", "stdin", "code", "complaint"),
     [
         (("-f", "-"), "a: [", 1, "error: <stdin>:1: "),
-        (("-f", "-"), "a: b\n---\nc: d\n---\ne: }\n", 1, "error: <stdin>:5: "),
-        (("-f", "-"), "a: b\n---\nc: &x\n  d: *x\n", 1, "error: <stdin>:4: the anchor 'x' is used inside itself"),
+        (("-f", "-"), "{apiVersion: b, kind: a}\n---\n# c\n---\ne: }\n", 1, "error: <stdin>:5: "),
+        (("-f", "-"), "# b\n---\nc: &x\n  d: *x\n", 1, "error: <stdin>:4: the anchor 'x' is used inside itself"),
+        (
+            ("-f", "-"),
+            "a password\n",
+            1,
+            "error: <stdin>:1: is no manifest: write a mapping with apiVersion and kind\n",
+        ),
+        (("-f", "-"), "# b\n---\nsecret: 1\nkind: Pod\n", 1, "error: <stdin>:2: is no manifest: apiVersion must be "),
+        (("-f", "-"), "[secret]", 1, "error: <stdin>:1: is no manifest"),
+        (("-f", "-"), "{apiVersion: v1, kind: List, items: [secret]}", 1, "error: <stdin>:1: is no manifest"),
+        (("-f", "-", "--policy", "/bin/true"), "", 1, "error: /bin/true: is not text in UTF-8"),
         (("-f", "-", "--explain", "-o", "diff"), "", 2, "has no -o diff"),
-        (("-f", "/nowhere.yaml"), "", 2, "nowhere"),
-        ((), "", 2, "Missing option"),
+        (("-f", "/nowhere.yaml"), "", 1, "error: '/nowhere.yaml': No such file or directory"),
+        (("-f", "/proc/self/task"), "", 1, "error: /proc/self/task: no manifest is in this folder"),
+        ((), "", 2, "which pods? Give either -f"),
         (("-f", "-", "--namespace-labels", "x"), "", 2, "is not a label"),
         (("-f", "-", "--policy", PODS / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a SlicePolicy"),
         (("-f", "-"), "apiVersion: v1\nkind: Pod\nspec: {containers: text}\n", 1, "this is not a pod"),
@@ -311,6 +322,7 @@ def test_mistakes_are_told_in_one_line(
 ) -> None:
     done = admit(*args, stdin=stdin, code=code)
     assert complaint in done.stderr
+    assert "secret" not in done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -330,3 +342,32 @@ def pairs() -> list[tuple[str, str, str]]:
 def test_the_documentation_shows_what_happens(admit: Admit, file: str, before: str, after: str) -> None:
     assert (PODS / file).read_text() == before
     assert admit("-f", PODS / file).stdout == after
+
+
+def test_a_folder_is_all_manifests_in_it_and_a_table_shows_what_becomes_of_each(
+    admit: Admit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "mixed.yml").write_text(MIXED)
+    (tmp_path / "bad.yaml").write_text(RAY.replace("4Gi", "many"))
+    (tmp_path / "notes.txt").write_text("no manifest")
+    done = admit("-f", tmp_path, "-o", "table", code=1)
+    lines = done.stdout.splitlines()
+    assert [line.split()[:4] for line in lines[2:5]] == [
+        ["RayCluster", "research/ray", "1", "denied"],
+        ["CronJob", "research/nightly", "1", "rewritten"],
+        ["Pod", "research/again", "1", "rewritten"],
+    ]
+    assert lines[-1] == "Pods: 1 denied, 2 rewritten, 1 ask for no GPU."
+
+
+def test_a_folder_without_manifests_is_an_error(admit: Admit, tmp_path: Path) -> None:
+    assert "no manifest is in this folder" in admit("-f", tmp_path, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--cluster", "-f", "-"], ["--cluster", "-o", "yaml"], ["--cluster", "--namespace-labels=a=b"]]
+)
+def test_pods_come_from_files_or_from_a_cluster(admit: Admit, arguments: list[str]) -> None:
+    assert re.match("error: (which pods|--cluster has)", admit(*arguments, code=2).stderr)

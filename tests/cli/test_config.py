@@ -14,7 +14,7 @@ import yaml
 from tests.unit.configuration.documents import HEADER
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = "examples/configuration.yaml"
+EXAMPLE = "deploy/configuration.yaml"
 
 POD = """
 apiVersion: v1
@@ -110,7 +110,6 @@ def test_a_file_that_is_not_there_is_named(gpuslice_command: Path, tmp_path: Pat
         (["webhook", "--port", "70000"], "--port: 70000 is not a port"),
         (["webhook", "--drain", "10"], "--drain: '10' is not a duration"),
         (["webhook", "--max-body", "4mb"], "--max-body: '4mb' is not an amount of bytes"),
-        (["controller", "--template-grace", "1s"], "--template-grace: a pod may be on its way"),
         (["controller", "--webhook-service", "a"], "--webhook-service: 'a' is not a namespace and a name"),
         (
             ["controller", "--webhook-service", "a/b", "--webhook-url", "https://a.example"],

@@ -331,7 +331,7 @@ def test_every_option_is_in_the_help_with_an_example(node: Node) -> None:
         (["--limit", "1GB"], 2, "Missing argument 'COMMAND...'"),
         (["--limit", "128m", "--", "true"], 2, "'--limit': '128m' is not an amount of bytes"),
         (["--limit", "120%", "--", "true"], 2, "it is above 100%"),
-        (["--limit", "0", "--", "true"], 1, "--limit: a limit of 0 leaves no memory at all"),
+        (["--limit", "0", "--", "true"], 2, "'--limit': a limit of 0 B is too small: write at least 1MiB"),
         (
             ["--limit", "41GiB", "--", "true"],
             1,

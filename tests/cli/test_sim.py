@@ -202,10 +202,10 @@ def test_presets_are_listed(gpuslice: Command) -> None:
     [
         (["sim", "status", "--name", "absent"], 1, "machine 'absent' is not up: start it with `gpuslice sim up"),
         (["sim", "down", "--name", "absent", "--force"], 1, "is not up"),
-        (["sim", "up", "--gpus", "2xB999", "--name", "never"], 1, "no GPU model is named 'B999'"),
+        (["sim", "up", "--gpus", "2xB999", "--name", "never"], 2, "no GPU model is named 'B999'"),
         (["sim", "up", "--gpus", "1xT4", "-f", "x.toml"], 2, "give one of them"),
         (["sim", "up", "-f", "/nonexistent/x.toml"], 1, "/nonexistent/x.toml: cannot be read"),
-        (["sim", "up", "--name", "../x"], 1, "cannot name a machine"),
+        (["sim", "up", "--name", "../x"], 2, "cannot name a machine"),
         (["sim", "inject", "--gpu", "0"], 2, "Missing option '--xid'"),
         (["sim", "nonsense"], 2, "No such command 'nonsense'"),
         (["nonsense"], 2, "No such command 'nonsense'"),

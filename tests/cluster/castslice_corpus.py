@@ -13,10 +13,12 @@ Object = dict[str, Any]
 _OPTIMIZE = ["true"] * 6 + ["false", "True", "", None]
 _RATIOS = [None] * 6 + ["1", "2", "007", "123456789", "0", "000", "-1", "x", "", "1.5", " 2", "1000000000"]
 _WORKLOADS = [None] * 4 + ["training", "inference", "batch", "dev", "gaming", "", "Training"]
-_COUNTS: list[str | int] = [*["1"] * 8, 1, 2, "3", "1k", "2e3", "0", 0, "500m", "-1"]
+_COUNTS: list[str | int] = [*["1"] * 24, 1, 2, "3", "1k", "2e3", "0", 0, "500m", "-1"]
 _SLICES = [None] * 3 + ["", "main: 1 slot", "c0: 4Gi memory; c1: 2 slots; gone: 1 slot", "c0: a; c0: b; c: d", "; "]
 _DIALECTS = [None] * 4 + ["castslice", "hami, vcuda", "native", "nonsense", ""]
 _BACKENDS = [None] * 4 + ["dra", "extended", "dra, nonsense"]
+_MODELS = [None] * 16 + ["T4", "?"]
+_SHARING = [None] * 12 + ["container", "container", "pod", "everybody"]
 _OTHER_RESOURCES = ["nvidia.com/gpumem", "gpuslice.io/memory", "tencent.com/vcuda-core", "nvidia.com/mig-1g.5gb"]
 
 
@@ -35,6 +37,8 @@ def _pod(source: random.Random, name: str) -> Object:
             "gpuslice.io/slice": source.choice(_SLICES),
             "gpuslice.io/dialect": source.choice(_DIALECTS),
             "gpuslice.io/backend": source.choice(_BACKENDS),
+            "gpuslice.io/gpu-model": source.choice(_MODELS),
+            "gpuslice.io/sharing": source.choice(_SHARING),
             "example.com/else": source.choice([None, "something"]),
         }.items()
         if text is not None
@@ -55,8 +59,8 @@ def _pod(source: random.Random, name: str) -> Object:
         spec["initContainers"] = init
     claimed = [container for container in (*init, *spec["containers"]) if "claims" in container.get("resources", {})]
     if claimed:
-        template = source.choice(["gpuslice-0123456789abcdef", "somebody-elses"])
-        spec["resourceClaims"] = [{"name": "claim", "resourceClaimTemplateName": template}]
+        # What another claim is for, the policy cannot find out: it refuses those that the webhook may let pass.
+        spec["resourceClaims"] = [{"name": "claim", "resourceClaimTemplateName": "gpuslice-0123456789abcdef"}]
     metadata: Object = {"name": name}
     if annotations or source.random() < 0.5:
         metadata["annotations"] = annotations

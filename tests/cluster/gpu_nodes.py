@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.admission.backends.dra import template_for
+from gpuslice.admission.claim_templates import template_for
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
 from gpuslice.kube import api
 from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.dra.resource_slices import build
 from gpuslice.node.gpus.policies import GpuPolicies
-from tests.cluster.sharing import published_gpus
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -131,12 +130,7 @@ class GpuNode:
 
 @contextmanager
 def gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
-    """A node that is ready, and the classes of its devices."""
-    with published_gpus(cluster):
-        yield from _gpu_node(cluster, namespace)
-
-
-def _gpu_node(cluster: Cluster, namespace: str) -> Iterator[GpuNode]:
+    """A node that is ready, and the classes of its devices. Its tests share a worker (tests/scheduling.py)."""
     node = GpuNode(cluster, namespace)
     node._apply(parts.objects(Options(), ["classes"]))
     document = {

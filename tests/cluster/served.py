@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuslice.admission.registration import webhook_configurations
 from gpuslice_cluster.clusters import free_ports
 from gpuslice_cluster.pki import Authority
-from tests.cluster.kube.support import install_policies
+from tests.cluster.kube.support import ROOT, install_policies
 from tests.cluster.sharing import new_namespace
 from tests.cluster.webhooks import webhook_name
 
@@ -69,6 +69,14 @@ class Served:
         said = process.stdout.readline()
         assert "is ready" in said, Path(log.name).read_text()
         return process
+
+    def start_template_maker(self) -> None:
+        """Claim templates of this namespace's pods are made from now on."""
+        with (self.folder / "template-maker.log").open("w") as log:
+            command = [sys.executable, "-m", "tests.cluster.template_maker", str(self.cluster.kubeconfig)]
+            command.append(self.namespace)
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, text=True, cwd=ROOT)
+        self.processes.append(process)
 
     def configure(self, *, failure_policy: str | None = None) -> None:
         """Both configurations, for this namespace alone: other tests share the API server."""

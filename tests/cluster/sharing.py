@@ -29,14 +29,6 @@ def run_process() -> int:
 
 
 @contextlib.contextmanager
-def published_gpus(cluster: Cluster, *, none: bool = False) -> Iterator[None]:
-    """Tests that publish GPUs do so side by side; a test that needs a cluster with none (`none`) waits for them."""
-    with (cluster.folder / "published-gpus.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if none else fcntl.LOCK_SH)
-        yield
-
-
-@contextlib.contextmanager
 def new_namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace of a test's own."""
     name = f"test-{secrets.token_hex(4)}"

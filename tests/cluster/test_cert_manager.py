@@ -278,7 +278,7 @@ class _Creating:
 async def _is_rewritten(api: Api, namespace: str) -> bool:
     body = CASTSLICE | {"metadata": CASTSLICE["metadata"] | {"namespace": namespace}}
     made = json.loads(await api.call("POST", PODS.path(namespace), parameters={"dryRun": "All"}, body=body))
-    return bool(made["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu-shared": "1"})
+    return bool(made["metadata"].get("labels", {}).get("gpuslice.io/sliced") == "true")
 
 
 def _manifests(system: str, namespace: str) -> list[Object]:

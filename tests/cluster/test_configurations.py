@@ -19,10 +19,11 @@ from gpuslice.installing.options import Options
 from gpuslice.kube import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
+from gpuslice_cluster.clusters import ClusterError
 from tests.cluster.kube.support import install_policies
 from tests.cluster.webhooks import bundles, documents, listed, replica, webhook_name
 from tests.node.support import read_line
-from tests.unit.admission.making import container, pod, policy
+from tests.unit.admission.making import admitted, container, pod, policy
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
@@ -184,8 +185,12 @@ async def test_the_rights_of_the_webhook_are_enough_and_kill_9_loses_nothing(
             claimed = pod(container(limits={"gpuslice.io/memory": "4Gi"}))
             made = await _created(api, namespace, claimed, dry_run=False)
             assert isinstance(made, dict), made
-            template = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
-            assert template in cluster.kubectl("get", "resourceclaimtemplates", "--namespace", namespace)
+            assert made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"].startswith("gpuslice-1x4096mi-")
+            # Its rights let it write nothing that belongs to tenants.
+            account = f"--as=system:serviceaccount:{namespace}:gpuslice-webhook"
+            for verb, what in (("create", "resourceclaimtemplates"), ("patch", "pods"), ("list", "pods")):
+                with pytest.raises(ClusterError):
+                    cluster.kubectl("auth", "can-i", verb, what, account, "--namespace", namespace)
 
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -204,16 +209,26 @@ def test_the_rights_of_the_controller_are_enough(
     written = _policy(namespace, "true")
     with _applied(cluster, [*_rights(controller.objects(Options(namespace=namespace)), namespace), written]):
         kubeconfig = _kubeconfig_of(cluster, "gpuslice-controller", namespace, tmp_path)
-        arguments = ("--kubeconfig", kubeconfig, "--namespace", namespace, "--address", "127.0.0.1", "--port", "0")
+        arguments = (
+            *("--kubeconfig", kubeconfig, "--namespace", namespace, "--address", "127.0.0.1", "--port", "0"),
+            *("--exclude-namespace", "kube-system", "--template-grace", "0s"),
+        )
+        claimed = admitted(pod(container(limits={"gpuslice.io/memory": "4Gi"})))
+        claimed["metadata"]["namespace"] = namespace
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen([gpuslice_command, "controller", *arguments], stdout=log, stderr=log)
         try:
             accepted = "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"
             eventually(lambda: cluster.kubectl("get", "slicepolicy", namespace, "-o", accepted) == "True", "a status")
+            templates = ("get", "resourceclaimtemplates", "--namespace", namespace, "-o", "name")
+            cluster.kubectl("create", "-f", "-", input=json.dumps(claimed))
+            eventually(lambda: "gpuslice-1x4096mi-" in cluster.kubectl(*templates), "a template is made")
+            cluster.kubectl("delete", "pod", claimed["metadata"]["name"], "--namespace", namespace, "--now")
+            eventually(lambda: not cluster.kubectl(*templates), "and removed")
         finally:
             process.terminate()
             process.wait()
-    assert "forbidden" not in (tmp_path / "log").read_text()
+    assert "is forbidden: User" not in (tmp_path / "log").read_text()
 
 
 def _rights(objects: list[Object], namespace: str) -> list[Object]:
@@ -223,8 +238,9 @@ def _rights(objects: list[Object], namespace: str) -> list[Object]:
     renamed: list[Object] = json.loads(text)
     for each in renamed:
         if each["kind"].startswith("Cluster"):
-            each["metadata"]["name"] = namespace
-            each.get("roleRef", {}).update(name=namespace)
+            each["metadata"]["name"] = f"{namespace}-{each['metadata']['name']}"
+            if "roleRef" in each:
+                each["roleRef"]["name"] = f"{namespace}-{each['roleRef']['name']}"
     return renamed
 
 
@@ -260,7 +276,9 @@ def _kubeconfig_of(cluster: Cluster, account: str, namespace: str, folder: Path)
 
 
 def _policy(name: str, expression: str) -> Object:
-    made = policy({"name": "rule", "match": {"expression": expression}}, name=name)
+    # In its own namespace alone: others use the cluster at the same time.
+    here = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    made = policy({"name": "rule", "match": {"namespaceSelector": here, "expression": expression}}, name=name)
     made["metadata"]["labels"] = {"test": name}
     return made
 
@@ -298,7 +316,7 @@ async def _created(api: Api, namespace: str, asked: Object, *, dry_run: bool = T
 
 
 async def _is_rewritten(api: Api, namespace: str) -> bool:
-    return "nvidia.com/gpu-shared" in str(await _created(api, namespace, GOOD))
+    return "gpuslice.io/sliced" in str(await _created(api, namespace, GOOD))
 
 
 async def _is_refused(api: Api, namespace: str, asked: Object, why: str) -> bool:

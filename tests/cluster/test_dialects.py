@@ -13,7 +13,6 @@ import yaml
 
 from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.served import GPUSLICE, Served, created, serving
-from tests.cluster.sharing import published_gpus
 from tests.cluster.webhooks import webhook_name
 from tests.waiting import eventually
 
@@ -22,12 +21,16 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pods"
 PODS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.stem != "policy")
-WRITTEN = ("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpuslice.io/backend")
+WRITTEN = (
+    *("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpuslice.io/backend"),
+    *("gpuslice.io/claim-templates", "gpuslice.io/asked"),
+)
 
 
 @pytest.fixture(scope="module")
 def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(cluster, tmp_path_factory.mktemp("webhook")) as served:
+        served.start_template_maker()
         # The API server follows configurations by a watch.
         eventually(lambda: _is_called(served), "the webhook is called")
         yield served
@@ -46,11 +49,15 @@ def _example(path: Path, name: str) -> dict[str, Any]:
 
 
 def _offline(pod: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
-    """What `gpuslice admit` makes of it: templates, and the pod last."""
+    """What `gpuslice admit` makes of it for nodes that offer claims, as the first will: templates, and the pod last."""
     pod = copy.deepcopy(pod)
     pod["metadata"]["namespace"] = namespace
     answer = subprocess.run(
-        [GPUSLICE, "admit", "-f", "-", "-o", "yaml"], input=json.dumps(pod), capture_output=True, text=True, check=True
+        [GPUSLICE, "admit", "--backend", "dra", "-f", "-", "-o", "yaml"],
+        input=json.dumps(pod),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return list(yaml.safe_load_all(answer.stdout))
 
@@ -69,9 +76,9 @@ def test_a_pod_becomes_what_admit_says_it_will(webhook: Served, path: Path) -> N
     pod = _example(path, f"same-{path.stem}")
     *templates, expected = _offline(pod, webhook.namespace)
 
-    with published_gpus(webhook.cluster, none=True):  # `admit` knows of none
-        eventually(lambda: _claims(webhook, pod) == expected["spec"].get("resourceClaims"), "the webhook knows of none")
-        made = created(webhook.cluster, webhook.namespace, pod)
+    # `admit` knows of no GPUs.
+    eventually(lambda: _claims(webhook, pod) == expected["spec"].get("resourceClaims"), "the webhook knows of none")
+    made = created(webhook.cluster, webhook.namespace, pod)
 
     assert {name: made["metadata"]["annotations"].get(name) for name in WRITTEN} == {
         name: expected["metadata"]["annotations"].get(name) for name in WRITTEN
@@ -84,6 +91,9 @@ def test_a_pod_becomes_what_admit_says_it_will(webhook: Served, path: Path) -> N
         assert resources.get("limits", {}) == {name: str(value) for name, value in asked.get("limits", {}).items()}
     for template in templates:
         name = template["metadata"]["name"]
+        webhook.cluster.kubectl(
+            *("wait", "-n", webhook.namespace, "--for=create", f"resourceclaimtemplate/{name}", "--timeout=60s")
+        )
         stored = json.loads(
             webhook.cluster.kubectl("get", "resourceclaimtemplate", "-n", webhook.namespace, name, "-o", "json")
         )
@@ -169,6 +179,12 @@ def _calls(served: Served) -> int:
         ({"tencent.com/vcuda-core": "150", "tencent.com/vcuda-memory": "4"}, "tencent.com/vcuda-core"),
         ({"nvidia.com/mig-9g.99gb": "1"}, "mig-9g.99gb"),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "150"}, "gpumem-percentage"),
+        ({"nvidia.com/gpu-0gb": "1"}, "is not a size in GB"),
+        ({"nvidia.com/mig-9g.99gb.shared": "1"}, "is not a replica of a MIG profile"),
+        ({"koordinator.sh/gpu": "150"}, "neither 1 to 100 nor a multiple of 100"),
+        ({"koordinator.sh/gpu-core": "200", "koordinator.sh/gpu-memory": "1Gi"}, "which none has"),
+        ({"volcano.sh/vgpu-cores": "101"}, "above 100 percent"),
+        ({"aliyun.com/gpu-core.percentage": "10"}, "no aliyun.com/gpu-mem"),
     ],
 )
 def test_a_malformed_request_is_refused_with_its_reason(

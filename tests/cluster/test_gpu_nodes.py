@@ -150,6 +150,23 @@ def test_two_shares_of_one_pod_are_of_two_gpus(node: GpuNode) -> None:
     assert node.devices(pod) == [["gpu-00000000", "gpu-00000001"]]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "sizes"),
+    [
+        (Slice(memory=GIB, cores=10, devices=2), None),
+        (Slice(memory=Fraction(1, 10), cores=10, devices=2), (PRESETS["A100-40GB"].memory_bytes, 80 * GIB)),
+        (Slice(cores=100, devices=2), None),
+    ],
+    ids=["memory", "fraction", "whole"],
+)
+def test_two_shares_never_come_of_one_gpu(node: GpuNode, wanted: Slice, sizes: tuple[int, ...] | None) -> None:
+    node.publish(states(1))
+    (pod,) = node.start(wanted, sizes=sizes)
+    node.waits(pod)
+    node.publish(states(2))
+    assert node.devices(pod) == [["gpu-00000000", "gpu-00000001"]]
+
+
 def test_sharing_and_mig_keep_to_different_gpus(node: GpuNode) -> None:
     node.publish(states(2))
     (sharing,) = node.start(share(1))

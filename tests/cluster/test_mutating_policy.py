@@ -31,7 +31,7 @@ Object = dict[str, Any]
 
 GPU = {"nvidia.com/gpu": "1"}
 OPTIMIZE = {"castops.io/optimize": "true"}
-CORPUS = 400
+CORPUS = 500
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_it_gives_the_pods_that_the_webhook_gives(cluster: Cluster, govern
                 assert found == expected, asked
             outcomes["refused" if isinstance(found, str) else "passed" if rewritten == asked else "rewritten"] += 1
     # The corpus says something: there is enough of everything.
-    assert min(outcomes[kind] for kind in ("refused", "passed", "rewritten")) > CORPUS / 10, outcomes
+    assert min(outcomes[kind] for kind in ("refused", "passed", "rewritten")) > CORPUS / 12, outcomes
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,20 @@ async def test_a_bad_annotation_is_refused_in_the_words_of_the_webhook(
 
     assert isinstance(found, str)
     assert f"denied request: gpuslice: metadata.annotations{message}" in found
+
+
+async def test_a_claim_beside_it_is_refused_because_a_policy_cannot_find_out_what_it_is_for(
+    cluster: Cluster, governed: str
+) -> None:
+    asked = pod(container(limits=GPU), annotations=OPTIMIZE)
+    asked["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimTemplateName": "network-card"}]
+    asked["spec"]["containers"][0]["resources"]["claims"] = [{"name": "nic"}]
+    async with calls.connect(cluster.kubeconfig, {}, "test") as api:
+        await _in_force(api, governed)
+
+        found = await _created(api, governed, asked)
+
+    assert "another dialect or a claim" in str(found)
 
 
 async def test_a_pod_that_was_to_be_rewritten_and_was_not_is_refused(cluster: Cluster, governed: str) -> None:

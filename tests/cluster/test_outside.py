@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGURATION = ROOT / "examples" / "configuration.yaml"
+CONFIGURATION = ROOT / "deploy" / "configuration.yaml"
 DOCUMENT = ROOT / "docs" / "install.md"
 SLOTS = "example.com/gpu-slot"
 MISSING = "webhook configurations are missing"
 
-#: As examples/configuration.yaml has it, and as it is without.
+#: As deploy/configuration.yaml has it, and as it is without.
 CONFIGURED = pod(
     container(limits={"nvidia.com/gpu": "1"}),
     annotations={"example.com/share-gpu": "true", "example.com/workload": "notebook"},
@@ -132,7 +132,9 @@ def _created(cluster: Cluster, asked: Object) -> tuple[Object, str]:
         text=True,
         check=False,
     )
-    limits = json.loads(done.stdout)["spec"]["containers"][0]["resources"]["limits"] if done.returncode == 0 else {}
+    limits = (
+        json.loads(done.stdout)["spec"]["containers"][0]["resources"].get("limits", {}) if done.returncode == 0 else {}
+    )
     return limits, done.stderr
 
 
@@ -178,6 +180,7 @@ def test_a_pod_is_told_when_no_node_offers_what_it_is_given_and_never_refused(
         _applied(cluster, gpuslice_command, "--url", f"https://127.0.0.1:{port}"),
         _webhook(gpuslice_command, tmp_path, _kubeconfig(cluster, tmp_path), port) as log,
     ):
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(SLOTS_FOR_ALL))
         slots = {"nvidia.com/gpu-shared": "4"}
         eventually(lambda: _created(cluster, USUAL)[0] == slots, "slots", seen=log.read_text)
         assert told not in _created(cluster, USUAL)[1], "nodes with GPUs may be yet to come"
@@ -201,7 +204,7 @@ def test_a_webhook_without_calls_says_so_once_and_is_called_from_when_it_is_conf
         eventually(lambda: _logged(log, MISSING), "a warning", seen=log.read_text)
         cluster.kubectl("annotate", "secret", "gpuslice-webhook-tls", "--namespace=gpuslice-system", "nudge=1")
         with _applied(cluster, gpuslice_command, "--url", f"https://127.0.0.1:{port}"):
-            eventually(lambda: "nvidia.com/gpu-shared" in _created(cluster, USUAL)[0], "slots", seen=log.read_text)
+            eventually(lambda: "nvidia.com/gpu" not in _created(cluster, USUAL)[0], "a slice", seen=log.read_text)
             (entry,) = _logged(log, MISSING)
     assert entry["level"] == "warning"
     assert entry["missing"] == [f"{kind}webhookconfigurations/gpuslice" for kind in _FIRST]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def folder() -> Iterator[Path]:
     """A copy of what the documents use, with a short path: a socket's has at most 107 characters."""
     made = Path(tempfile.mkdtemp(prefix="gpuslice-docs-"))
-    (made / "examples").symlink_to(ROOT / "examples")
+    for name in ("examples", "deploy"):
+        (made / name).symlink_to(ROOT / name)
     yield made
     shutil.rmtree(made)

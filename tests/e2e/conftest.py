@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,12 +12,11 @@ from gpuslice_cluster import creating
 from gpuslice_cluster.binaries import MissingProgramError, installed, program
 from gpuslice_cluster.clusters import Cluster
 from gpuslice_cluster.creating import ClusterOptions
-from tests.cluster.sharing import made_once, new_namespace, run_folder, run_process
+from tests.cluster.sharing import made_once, new_namespace, run_process
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,7 +36,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the tests' cluster is kept, as XDG_STATE_HOME."""
 
     def start(folder: Path) -> None:
-        options = ClusterOptions(name=_name(), folder=_place(folder), owner=run_process())
+        options = ClusterOptions(name=_name(), gpus="2xA100-40GB", folder=_place(folder), owner=run_process())
         creating.create(options, print)
 
     return made_once(tmp_path_factory, "node", start)
@@ -48,15 +47,17 @@ def cluster(state_home: Path) -> Cluster:
     return Cluster(_place(state_home))
 
 
-@pytest.fixture(autouse=True)
-def _together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests use the cluster side by side, but for those that break it (`breakable`), which wait for all others."""
-    if "cluster" not in request.fixturenames:
-        yield
-        return
-    with (run_folder(tmp_path_factory) / "breaking.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if "breakable" in request.fixturenames else fcntl.LOCK_SH)
-        yield
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs these tests (tests/scheduling.py); those that break the cluster come last."""
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
+    ordered = sorted((items[place] for place in places), key=lambda item: "breakable" in _fixtures(item))
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 @pytest.fixture
@@ -66,12 +67,10 @@ def breakable(cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster, with all of its GPUs free and no other test using them until this one ends."""
-    with (run_folder(tmp_path_factory) / "gpus.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield cluster
-        eventually(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
+def alone(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, with all of its GPUs free before and after."""
+    yield cluster
+    eventually(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
 
 
 def _name() -> str:

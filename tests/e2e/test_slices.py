@@ -16,31 +16,40 @@ if TYPE_CHECKING:
     from gpuslice_cluster.clusters import Cluster
 
 OUT_OF_MEMORY = 2
-#: A dialect's way of asking, and the bytes that it gives on an A100-40GB.
-ASKING: dict[str, tuple[dict[str, str], dict[str, str], int]] = {
-    "native": ({"gpuslice.io/memory": "6Gi"}, {}, 6 * GIB),
-    "hami": ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, {}, 4 * GIB),
-    "vcuda": ({"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "12"}, {}, 3 * GIB),
-    "kai": ({}, {"gpu-fraction": "0.25"}, 10 * GIB),
+#: A dialect's way of asking (limits, annotations, labels), and the GiB that it gives on an A100-40GB.
+ASKING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], int]] = {
+    "native": ({"gpuslice.io/memory": "6Gi"}, {}, {}, 6),
+    "hami": ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, {}, {}, 4),
+    "vcuda": ({"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "12"}, {}, {}, 3),
+    "kai": ({}, {"gpu-fraction": "0.25"}, {}, 10),
+    "runai": ({}, {}, {"gpu-memory": "1024"}, 1),
+    "timeslicing": ({"nvidia.com/gpu.shared": "1"}, {}, {}, 4),
+    "volcano": ({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3072"}, {}, {}, 3),
+    "aliyun": ({"aliyun.com/gpu-mem": "2"}, {}, {}, 2),
+    "koordinator": ({"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory": "4Gi"}, {}, {}, 4),
+    "nos": ({"nvidia.com/gpu-2gb": "1"}, {}, {}, 2),
 }
 
 
 @pytest.fixture
-def four(alone: Cluster, namespace: str) -> Cluster:
-    """One pod of each of four dialects."""
-    pods = [gpu_pod(name, limits, annotations) for name, (limits, annotations, _) in ASKING.items()]
+def each(alone: Cluster, namespace: str) -> Cluster:
+    """One pod of each of these dialects."""
+    pods = []
+    for name, (limits, said, labels, _) in ASKING.items():
+        asking = gpu_pod(name, limits, said)
+        asking["metadata"]["labels"] |= labels
+        pods.append(asking)
     start(alone, namespace, *pods)
     return alone
 
 
-def test_pods_of_four_dialects_share_one_gpu_and_each_sees_its_slice(four: Cluster, namespace: str) -> None:
-    assert len(set(devices(four, namespace))) == 1
-    assert {name: total(four, namespace, name) for name in ASKING} == {
-        name: size for name, (_, _, size) in ASKING.items()
-    }
-    for name, (_, _, size) in ASKING.items():
-        assert "failed with 2" in is_refused(four, namespace, name, "cuda-test", "hold", str(size + 1))
-        assert filled(four, namespace, name, GIB) == (size, OUT_OF_MEMORY)
+def test_pods_of_all_dialects_share_one_gpu_and_each_sees_its_slice(each: Cluster, namespace: str) -> None:
+    assert len(set(devices(each, namespace))) == 1
+    sizes = {name: gib * GIB for name, (*_, gib) in ASKING.items()}
+    assert {name: total(each, namespace, name) for name in ASKING} == sizes
+    for name, size in sizes.items():
+        assert "failed with 2" in is_refused(each, namespace, name, "cuda-test", "hold", str(size + 1))
+        assert filled(each, namespace, name, GIB) == (size, OUT_OF_MEMORY)
 
 
 def test_a_container_cannot_raise_its_limit(alone: Cluster, namespace: str) -> None:
@@ -120,10 +129,16 @@ def test_containers_that_share_a_claim_share_its_slice(alone: Cluster, namespace
     assert filled(alone, namespace, "both", GIB) == (9 * GIB, OUT_OF_MEMORY)
 
 
-def test_a_pod_that_asks_for_more_than_a_gpu_has_waits_and_says_so(alone: Cluster, namespace: str) -> None:
-    with pytest.raises(ClusterError, match="timed out"):
+def test_a_pod_that_asks_for_more_than_a_gpu_has_is_refused(alone: Cluster, namespace: str) -> None:
+    with pytest.raises(ClusterError, match=r"\[gpuslice.io/memory\]: asks for 400Gi"):
         start_briefly(alone, namespace, gpu_pod("huge", {"gpuslice.io/memory": "400Gi"}))
-    assert "cannot allocate all claims" in read(alone, namespace, "pod/huge", ".status.conditions")
+
+
+def test_a_pod_that_asks_for_a_gpu_that_is_not_there_waits_and_says_so(alone: Cluster, namespace: str) -> None:
+    elsewhere = gpu_pod("elsewhere", {"gpuslice.io/memory": "60Gi"}, {"gpuslice.io/gpu-model": "A100-80GB"})
+    with pytest.raises(ClusterError, match="timed out"):
+        start_briefly(alone, namespace, elsewhere)
+    assert "cannot allocate all claims" in read(alone, namespace, "pod/elsewhere", ".status.conditions")
 
 
 def start_briefly(cluster: Cluster, namespace: str, manifest: dict[str, Any]) -> None:

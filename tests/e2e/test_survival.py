@@ -83,7 +83,7 @@ def extended(alone: Cluster) -> Iterator[Cluster]:
         yield alone
     finally:
         alone.kubectl("delete", "pods", "-A", "-l", "backend=extended", "--ignore-not-found")
-        _restart_agent(alone, arguments)
+        _restart_agent(alone, [*arguments, "--backend=dra"])
         eventually(lambda: "gpu" in alone.kubectl("get", "resourceslices", "-o", "name"), "GPUs are published again")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import pod_annotations
-from gpuslice.admission.backends import dra
+from gpuslice.admission import claim_templates, pod_annotations
 from gpuslice.admission.decision import Outcome
+from gpuslice.admission.registration import claim_policy
+from gpuslice.model.devices import GPU_CLASSES
 from gpuslice.model.slices import Slice
 from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.conftest import cluster  # noqa: F401 - a fixture
@@ -20,6 +22,8 @@ from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpuslice.admission.context import Context
 
 _MIB = 1024**2
 _GIB = 1024**3
@@ -36,7 +40,7 @@ def _naming(name: str, *claims: str, **more: Any) -> Object:  # noqa: ANN401 - f
 
 def _template(memory: int | None = 3800 * _MIB, **more: Any) -> str:  # noqa: ANN401 - fields of a slice
     given = Slice(**more) if memory is None else Slice(memory=memory, **more)
-    return dra.template_for(given, None).name
+    return claim_templates.template_for(given, None).name
 
 
 def _by_hand(template: str, *claims: str) -> list[Object]:
@@ -146,10 +150,15 @@ def test_no_cores_at_all_are_no_limit_of_cores() -> None:
     assert "no limit of cores" in denied(asked, under({"maximum": {"cores": 50}}))
 
 
-def test_claims_of_templates_that_are_not_ours_are_left_alone() -> None:
+def test_claims_that_are_for_no_gpu_are_left_alone() -> None:
     claims = [{"name": "fpga", "resourceClaimTemplateName": "fpga"}]
     asked = pod(_asking("a"), _naming("beside", "fpga"), resourceClaims=claims)
-    admitted(asked, under({"maximum": _LIMIT}))
+    admitted(asked, _asking_for(0, under({"maximum": _LIMIT})))
+
+
+def _asking_for(gpus: int, context: Context) -> Context:
+    """A cluster whose claims that are not ours ask for so many GPUs each."""
+    return replace(context, claimed_gpus=lambda _namespace, claims: dict.fromkeys(claims, gpus))
 
 
 @pytest.mark.parametrize("maximum", [{"memory": "4Gi"}, {"cores": 50}, {"devices": 1}])
@@ -157,7 +166,7 @@ def test_claims_that_exist_are_refused_under_a_maximum(maximum: Object) -> None:
     """They can have been made for pods that never start, and this pod would be the first to use them."""
     claims = [{"name": f"x{number}", "resourceClaimName": f"pending-{number}"} for number in range(4)]
     asked = pod(_naming("greedy", "x0", "x1", "x2", "x3"), resourceClaims=claims)
-    message = denied(asked, under({"maximum": maximum}))
+    message = denied(asked, _asking_for(1, under({"maximum": maximum})))
     assert message.startswith("spec.containers[0].resources.claims: the claim 'x0' is the existing ResourceClaim")
     assert "resourceClaimTemplateName" in message
     first = pod(container("a"), init=(_naming("greedy", "x3"),), resourceClaims=claims)
@@ -199,11 +208,11 @@ def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             cluster.kubectl("delete", "slicepolicy", served.namespace)
 
 
-def _is_refused(webhook: Served, asked: Object) -> bool:
+def _is_refused(webhook: Served, asked: Object, reason: str = "gpuslice:") -> bool:
     try:
         _create(webhook, asked, "--dry-run=server")
     except ClusterError as error:
-        return "gpuslice:" in str(error)
+        return reason in str(error)
     return False
 
 
@@ -231,8 +240,105 @@ def test_the_api_server_has_every_pod_with_our_claims_looked_at(webhook: Served)
 
 def test_the_api_server_has_every_pod_with_claims_that_exist_looked_at(webhook: Served) -> None:
     claims = [{"name": f"x{number}", "resourceClaimName": f"pending-{number}"} for number in range(2)]
-    with pytest.raises(ClusterError, match="the existing ResourceClaim 'pending-0'"):
+    with pytest.raises(
+        ClusterError, match="the ResourceClaim 'pending-0', of which gpuslice cannot know what it gives"
+    ):
         _create(webhook, pod(_naming("greedy", "x0", "x1"), resourceClaims=claims))
+    _made(webhook, "ResourceClaim", "pending-0", "gpu.nvidia.com")
+    later = pod(_naming("greedy", "x0"), resourceClaims=claims)
+    reason = "the existing ResourceClaim 'pending-0', which can be a GPU of another pod"
+    eventually(lambda: _is_refused(webhook, later, reason), "the claim that is there now is known")
+
+
+def test_what_claims_of_others_are_for_is_known_from_the_api_server(webhook: Served) -> None:
+    _made(webhook, "ResourceClaim", "card", "nic.example.com")
+    _made(webhook, "ResourceClaimTemplate", "cards", "nic.example.com")
+    _made(webhook, "ResourceClaimTemplate", "gpus", "gpu.nvidia.com", count=2)
+    cards = [{"name": "x", "resourceClaimName": "card"}, {"name": "y", "resourceClaimTemplateName": "cards"}]
+    both = _asking("a", "1Gi")
+    both["resources"]["claims"] = [{"name": "x"}, {"name": "y"}]
+    made = _create(webhook, pod(both, resourceClaims=cards))
+    assert [claim["name"] for claim in made["spec"]["containers"][0]["resources"]["claims"]] == ["x", "y", "gpuslice-0"]
+    gpus = [{"name": "x", "resourceClaimTemplateName": "gpus"}]
+    with pytest.raises(ClusterError, match="comes to 2 devices"):
+        _create(webhook, pod(_naming("greedy", "x"), resourceClaims=gpus))
+    both["resources"]["claims"] = [{"name": "x"}]
+    with pytest.raises(ClusterError, match="asks for a GPU in two ways"):
+        _create(webhook, pod(both, resourceClaims=gpus))
+
+
+def test_a_tenant_puts_no_gpu_into_the_place_of_a_claim_that_was_reviewed(webhook: Served) -> None:
+    """Specs of claims never change, but a claim can be deleted, and another made in its place."""
+    namespace = webhook.namespace
+    rights: list[Object] = [
+        {"kind": "Role", "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}]},
+        {
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "claims"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
+        },
+    ]
+    for right in rights:
+        document = right | {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "claims"}}
+        created(webhook.cluster, namespace, document)
+    guard, binding = claim_policy.objects("gpuslice-system", GPU_CLASSES, ())
+    for each in (guard, binding):
+        each["metadata"]["name"] = namespace
+    binding["spec"] |= {"policyName": namespace, "matchResources": {"namespaceSelector": _only(namespace)}}
+    kinds = ("ResourceClaim", "ResourceClaimTemplate")
+    try:
+        for each in (guard, binding):
+            webhook.cluster.kubectl("create", "-f", "-", input=json.dumps(each))
+        eventually(lambda: _is_denied(webhook, kinds[0], "--dry-run=server"), "the API server refuses claims of GPUs")
+        for kind in kinds:
+            _made(webhook, kind, "swapped", "nic.example.com", "--as=tenant")
+            replaced = _claim(kind, "swapped", "gpu.nvidia.com")
+            with pytest.raises(ClusterError, match="immutable"):
+                webhook.cluster.kubectl(
+                    "replace", "-n", namespace, "-f", "-", "--as=tenant", input=json.dumps(replaced)
+                )
+            webhook.cluster.kubectl("delete", kind, "swapped", "-n", namespace, "--as=tenant")
+            assert _is_denied(webhook, kind)
+            # One of several alternatives, and under a name as ours.
+            assert _is_denied(webhook, kind, alternatives=True)
+            assert _is_denied(webhook, kind, name=_template())
+        # Those who write policies may, and a pod that asks in a dialect still gets its template.
+        _made(webhook, kinds[1], "by-an-administrator", "gpu.nvidia.com")
+        _create(webhook, pod(_asking("a", "1234Mi")))
+    finally:
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            webhook.cluster.kubectl("delete", kind, namespace, "--ignore-not-found")
+
+
+def _only(namespace: str) -> Object:
+    return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+
+
+def _is_denied(webhook: Served, kind: str, *options: str, name: str = "swapped", alternatives: bool = False) -> bool:
+    try:
+        _made(webhook, kind, name, "mig.nvidia.com", "--as=tenant", *options, alternatives=alternatives)
+    except ClusterError as error:
+        return "this asks for GPUs by a device class, and a SlicePolicy limits" in str(error)
+    return False
+
+
+def _made(
+    webhook: Served, kind: str, name: str, device_class: str, *options: str, count: int = 1, alternatives: bool = False
+) -> Object:
+    document = _claim(kind, name, device_class, count, alternatives=alternatives)
+    return created(webhook.cluster, webhook.namespace, document, *options)
+
+
+def _claim(kind: str, name: str, device_class: str, count: int = 1, *, alternatives: bool = False) -> Object:
+    asked: Object = {"deviceClassName": device_class, "count": count}
+    request = {"firstAvailable": [{"name": "a", **asked}]} if alternatives else {"exactly": asked}
+    spec: Object = {"devices": {"requests": [{"name": "r", **request}]}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec if kind == "ResourceClaim" else {"spec": spec},
+    }
 
 
 def test_no_other_part_of_a_pod_can_hold_a_claim(webhook: Served) -> None:
@@ -248,7 +354,23 @@ def test_no_other_part_of_a_pod_can_hold_a_claim(webhook: Served) -> None:
     claims = _by_hand(_template(), "x", "y")
     whole: Object
     for whole in ({"claims": [{"name": "x"}, {"name": "y"}]}, {"limits": {"nvidia.com/gpu-shared": "8"}}):
-        with pytest.raises(ClusterError, match=r"spec\.resources"):
+        with pytest.raises(ClusterError, match=r"spec\.resource"):
             _create(webhook, pod(container("a"), resourceClaims=claims, resources=whole))
     with pytest.raises(ClusterError, match="Overhead"):
         _create(webhook, pod(container("a"), overhead={"nvidia.com/gpu-shared": "8"}))
+
+
+def test_a_container_that_is_added_later_has_no_more_than_the_others(webhook: Served) -> None:
+    made = _create(webhook, pod(_asking("a")))
+
+    def add(name: str, **more: Any) -> None:  # noqa: ANN401 - fields of the API
+        added = {"name": name, "image": "none", "targetContainerName": "a"} | more
+        change = json.dumps({"spec": {"ephemeralContainers": [added]}})
+        subresource = ("-n", webhook.namespace, "--subresource=ephemeralcontainers", "-p", change)
+        webhook.cluster.kubectl("patch", "pod", made["metadata"]["name"], *subresource)
+
+    add("harmless", securityContext={"capabilities": {"add": ["SYS_PTRACE"]}})
+    with pytest.raises(ClusterError, match=r"gpuslice: spec\.ephemeralContainers\[.\]\.securityContext\.privileged"):
+        add("privileged", securityContext={"privileged": True})
+    with pytest.raises(ClusterError, match=r"spec\.ephemeralContainers\[.\]\.env\[NVIDIA_VISIBLE_DEVICES\]"):
+        add("seeing", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])

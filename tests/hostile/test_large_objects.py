@@ -19,7 +19,7 @@ from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES
 from gpuslice.system.health import Health
 from tests.cluster.kube.conftest import quiet_api, quiet_cluster  # noqa: F401 - fixtures
 from tests.cluster.kube.support import CONFIG_MAPS, ConfigMap, all_of, config_map, install_policies, running
-from tests.cluster.kube.test_size import _is_ready, _webhook
+from tests.cluster.kube.test_controller import _command, _get
 from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuslice_cluster.clusters import Cluster
 
 _MIB = 1024**2
-#: Each is three megabytes of JSON; together they are more than the webhook's container may have.
+#: Each is three megabytes of JSON; together they are half of what the controller's container may have.
 _TEMPLATES = 90
 _MOST_BYTES = 160 * _MIB
 
@@ -46,19 +46,20 @@ def _template(number: int) -> dict[str, Any]:
     }
 
 
-async def test_large_templates_leave_a_webhook_that_starts_its_memory(
+async def test_large_templates_leave_a_controller_that_starts_its_memory(
     quiet_cluster: Cluster,  # noqa: F811 - a fixture
     quiet_api: Api,  # noqa: F811 - a fixture
-    tmp_path: Path,
 ) -> None:
     await asyncio.to_thread(install_policies, quiet_cluster)
     templates = (_template(number) for number in range(_TEMPLATES))
     await all_of((quiet_api.create(RESOURCE_CLAIM_TEMPLATES, each, namespace="default") for each in templates), 4)
     try:
-        async with _webhook(quiet_cluster, tmp_path) as (process, url):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not await asyncio.to_thread(_is_ready, url):  # noqa: ASYNC110 - only asking tells
-                    await asyncio.sleep(0.05)
+        async with _command(quiet_cluster, "default") as (process, url):
+
+            async def has_seen_all() -> bool:
+                return f"gpuslice_templates {_TEMPLATES}.0" in await _get(f"{url}/metrics")
+
+            await until(has_seen_all, "the controller has seen all templates")
             peak = _peak_bytes(process.pid)
     finally:
         await all_of(

@@ -23,16 +23,8 @@ CONNECTIONS = 200
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
-
-
-@pytest.fixture
-def node(make_kubernetes_node: MakeKubernetesNode, port: int) -> KubernetesNode:
-    made = make_kubernetes_node(options=["--metrics", f"127.0.0.1:{port}"])
+def node(make_kubernetes_node: MakeKubernetesNode) -> KubernetesNode:
+    made = make_kubernetes_node(options=["--metrics", "127.0.0.1:0"])
     made.api.accounts = {
         "scraper": "system:serviceaccount:monitoring:prometheus",
         "tenant": "system:serviceaccount:a:b",
@@ -40,6 +32,11 @@ def node(make_kubernetes_node: MakeKubernetesNode, port: int) -> KubernetesNode:
     made.api.allowed = {("system:serviceaccount:monitoring:prometheus", "/metrics", "get")}
     made.kubelet.prepared(made.claim("secret-project", Share(made.device(), memory="64Mi")))
     return made
+
+
+@pytest.fixture
+def port(node: KubernetesNode) -> int:
+    return node.agent.metrics_port
 
 
 def get(port: int, authorization: str | None = None, path: str = "/metrics") -> tuple[int, str]:
@@ -107,8 +104,8 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_open_metrics_are_a_choice(make_kubernetes_node: MakeKubernetesNode, port: int) -> None:
-    made = make_kubernetes_node(options=["--metrics", f"127.0.0.1:{port}", "--metrics-access", "open"])
-    status, text = get(port)
+def test_open_metrics_are_a_choice(make_kubernetes_node: MakeKubernetesNode) -> None:
+    made = make_kubernetes_node(options=["--metrics", "127.0.0.1:0", "--metrics-access", "open"])
+    status, text = get(made.agent.metrics_port)
     assert (status, "gpuslice_gpu_healthy" in text) == (200, True)
     assert made.api.token_reviews == 0

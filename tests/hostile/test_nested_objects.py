@@ -15,7 +15,7 @@ import pytest
 
 from gpuslice.admission.context import Context
 from gpuslice.admission.webhook.cluster_view import StaticCluster
-from gpuslice.controller.reconcilers.template_references import PodClaims, References, list_referenced
+from gpuslice.controller.reconcilers.pods_with_claims import PodWithClaims, needed_templates
 from gpuslice.kube.decoding import decoder
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS
@@ -58,19 +58,20 @@ def _nested(name: str, depth: int) -> dict[str, Any]:
 async def test_a_nested_pod_is_read_from_lists_and_watches(cluster: Cluster, namespace: str) -> None:  # noqa: F811
     async with reach(cluster) as api:
         informers = Informers(api)
-        references = References(informers)
+        pods = informers.informer(PODS, PodWithClaims, needed_templates)
         async with running(informers.run()):
             await asyncio.wait_for(informers.wait_for_sync(), PATIENCE_SECONDS)
-            told = Told(references.pods.store)
+            told = Told(pods.store)
             await api.create(PODS, _nested("deep", _DEPTH), namespace=namespace)
-            await told.until(lambda store: store.get(namespace, "deep") == frozenset({_TEMPLATE}))
+            await told.until(lambda store: store.get(namespace, "deep"))
         # A controller that starts now has the pod in its list.
         later = Informers(api)
-        known = References(later)
+        known = later.informer(PODS, PodWithClaims, needed_templates)
         async with running(later.run()):
             await asyncio.wait_for(later.wait_for_sync(), PATIENCE_SECONDS)
-            assert known.pods.store.get(namespace, "deep") == frozenset({_TEMPLATE})
-        assert await list_referenced(api, namespace) == {_TEMPLATE}
+            found = known.store.get(namespace, "deep")
+            assert found is not None
+            assert found.recipes == ((_TEMPLATE, ""),)
 
 
 def test_in_another_thread_a_nested_object_is_an_error_that_callers_expect() -> None:
@@ -79,7 +80,7 @@ def test_in_another_thread_a_nested_object_is_an_error_that_callers_expect() -> 
 
     def decode() -> None:
         try:
-            decoder(PodClaims)(document)
+            decoder(PodWithClaims)(document)
         except BaseException as error:  # noqa: BLE001 - looked at below
             found.append(error)
 
@@ -87,7 +88,7 @@ def test_in_another_thread_a_nested_object_is_an_error_that_callers_expect() -> 
     thread.start()
     thread.join()
     assert isinstance(found[0], msgspec.DecodeError)
-    assert decoder(PodClaims)(document).metadata.name == "deep"
+    assert decoder(PodWithClaims)(document).metadata.name == "deep"
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/validate-policy"])

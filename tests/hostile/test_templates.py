@@ -1,42 +1,54 @@
-"""Claim templates are made for pods that come, where pods may have them, in bounded number, and with our content."""
+"""Claim templates are made for stored pods, where pods may have them, in bounded number, and with our content."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
+import secrets
 import ssl
+import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
-from gpuslice.admission.backends import dra
-from gpuslice.admission.cluster.claim_templates import TemplateError, Templates
-from gpuslice.admission.cluster.template_quota import MOST_UNUSED
+from gpuslice.admission.claim_templates import template_for
+from gpuslice.controller.reconcilers import claim_templates
+from gpuslice.controller.reconcilers.claim_templates import Failure
 from gpuslice.kube.errors import ApiError
-from gpuslice.kube.informers import Informers
-from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
+from gpuslice.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from gpuslice.model.slices import Slice
-from gpuslice_cluster.clusters import Cluster, ClusterError
+from gpuslice_cluster.clusters import ClusterError
 from tests.cluster.conftest import cluster, namespace  # noqa: F401 - fixtures
-from tests.cluster.kube.support import Told, reach, running
-from tests.cluster.served import Served, created, serving
+from tests.cluster.kube.conftest import api, policies, quiet_api, quiet_cluster  # noqa: F401 - fixtures
+from tests.cluster.kube.support import install_policies
+from tests.cluster.kube.test_templates import (
+    _controlling,
+    _listed,
+    _pod,
+    _start,
+    _stored,
+    _template,
+    _until_stored,
+)
+from tests.cluster.served import GPUSLICE, Served, created, serving
 from tests.unit.admission.making import Object, container, pod, review_of
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.claim_templates import Template
+    from gpuslice.kube.api import Api
+    from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3
-#: Reviews of different slices; more than a namespace may have templates that no pod uses.
-_REVIEWS = MOST_UNUSED + 60
-#: On a busy machine a call can be given up that the API server finishes nevertheless; so many are made at a time.
-_MOST = MOST_UNUSED + 16
+_REVIEWS = 60
+_SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts")
 
 
 def _asking(mebibytes: int) -> Object:
@@ -45,20 +57,12 @@ def _asking(mebibytes: int) -> Object:
     return asked
 
 
-def _template(gibibytes: int) -> Template:
-    return dra.template_for(Slice(memory=gibibytes * _GIB), None)
-
-
-def _templates(cluster: Cluster, namespace: str) -> list[str]:  # noqa: F811 - fixtures
-    return cluster.kubectl("get", "resourceclaimtemplates", "-n", namespace, "-o", "name").split()
-
-
 @pytest.fixture(scope="module")
 def webhook(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:  # noqa: F811 - see above
     with serving(cluster, tmp_path_factory.mktemp("webhook")) as served:
 
         def is_called() -> bool:
-            made = created(cluster, served.namespace, _asking(1), "--dry-run=server")
+            made = created(cluster, served.namespace, _asking(1000), "--dry-run=server")
             return "resourceClaims" in made["spec"]
 
         eventually(is_called, "the webhook is called")
@@ -82,88 +86,140 @@ class _Attacker:
             return response
 
     def many(self, namespace: str, count: int) -> list[Object]:  # noqa: F811 - a namespace
-        def one(number: int) -> Object:
-            return self.review(_asking(1000 + number), namespace=namespace)
-
         with ThreadPoolExecutor(8) as pool:
-            return list(pool.map(one, range(count)))
+            return list(pool.map(lambda number: self.review(_asking(1000 + number), namespace=namespace), range(count)))
 
 
-# ---- how many, and where ----
+# ---- pods that never come ----
 
 
-def test_one_namespace_gets_a_limited_number_that_no_pod_uses(webhook: Served, namespace: str) -> None:  # noqa: F811
-    attacker = _Attacker(webhook)
-    answers = attacker.many(namespace, _REVIEWS)
-    assert 0 < len(_templates(webhook.cluster, namespace)) <= _MOST
-    refused = [answer["status"]["message"] for answer in answers if not answer["allowed"]]
-    assert len(refused) >= _REVIEWS - _MOST
-    assert f"at most {MOST_UNUSED} are made ahead of their pods" in refused[-1]
-    # Pods whose template is there, and other namespaces, do not notice.
-    number = next(index for index, answer in enumerate(answers) if answer["allowed"])
-    assert attacker.review(_asking(1000 + number), namespace=namespace)["allowed"]
-    assert created(webhook.cluster, webhook.namespace, _asking(77))["spec"]["resourceClaims"]
+async def test_reviews_make_nothing(webhook: Served, api: Api, namespace: str) -> None:  # noqa: F811
+    """Neither those of an attacker, nor those of pods that are then invalid, nor a dry run."""
+
+    def attack() -> None:
+        answers = _Attacker(webhook).many(namespace, _REVIEWS)
+        assert all(answer["allowed"] for answer in answers)
+        for number in range(10):
+            asked = _asking(9000 + number)
+            asked["spec"]["containers"][0]["name"] = "Not A Name"
+            with pytest.raises(ClusterError, match="Not A Name"):
+                created(webhook.cluster, webhook.namespace, asked)
+        created(webhook.cluster, webhook.namespace, _asking(9100), "--dry-run=server")
+        # This comes after all of these.
+        created(webhook.cluster, webhook.namespace, _asking(77))
+
+    async def made(where: str) -> list[str]:
+        return [each["metadata"]["name"] for each in await _listed(api, RESOURCE_CLAIM_TEMPLATES, where)]
+
+    async with _controlling(api, webhook.namespace), _controlling(api, namespace):
+        await asyncio.to_thread(attack)
+
+        async def is_served() -> bool:
+            return any("-1x77mi-" in name for name in await made(webhook.namespace))
+
+        await until(is_served, "the template of a stored pod is made")
+        assert len(await made(webhook.namespace)) == 1
+        assert await made(namespace) == []
 
 
-@pytest.mark.parametrize("excluded", ["kube-system", "gpuslice-system"])
-def test_nothing_is_made_in_an_excluded_namespace(webhook: Served, excluded: str) -> None:
-    with suppress(ClusterError):  # another test may have made it
-        webhook.cluster.kubectl("create", "namespace", excluded)
-    before = _templates(webhook.cluster, excluded)
-    answer = _Attacker(webhook).review(_asking(4000), namespace=excluded)
-    assert not answer["allowed"]
-    assert f"namespace {excluded} is excluded" in answer["status"]["message"]
-    assert _templates(webhook.cluster, excluded) == before == []
+# ---- forged recipes ----
 
 
-def test_nothing_is_made_for_what_makes_no_pod(webhook: Served, namespace: str) -> None:  # noqa: F811
-    attacker = _Attacker(webhook)
-    for request in (
-        {"dryRun": True},
-        {"operation": "UPDATE"},
-        {"operation": "DELETE"},
-        {"subResource": "status"},
-        {"kind": {"group": "apps", "version": "v1", "kind": "Pod"}},
-    ):
-        attacker.review(_asking(4000), namespace=namespace, **request)
-    assert not attacker.review(_asking(4000), namespace="not-there")["allowed"]
-    assert not attacker.review(_asking(4000), namespace="../kube-system")["allowed"]
-    created(webhook.cluster, webhook.namespace, _asking(4001), "--dry-run=server")
-    assert _templates(webhook.cluster, namespace) == []
-    assert not [name for name in _templates(webhook.cluster, webhook.namespace) if "4001mi" in name]
+async def test_a_recipe_that_does_not_make_the_named_template_makes_nothing(api: Api, namespace: str) -> None:  # noqa: F811
+    small, large = _template(1), _template(40)
+    lie = large.name.replace("1x40960mi", "1x1mi")
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, small, name="other", recipes=f"[{large.recipe}]")
+        liar = _pod("lie", large)
+        liar["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = lie
+        await api.create(PODS, liar, namespace=namespace)
+        admin = f'[{small.recipe[:-1]},"adminAccess":true}}]'
+        await _start(api, namespace, small, name="admin", recipes=admin)
+        await _start(api, namespace, small, name="nested", recipes="[" * 9000 + "]" * 9000)
+        await _start(api, namespace, small, name="large", recipes="[" + " " * 200_000 + "]")
+        for name in ("other", "lie", "admin", "nested", "large"):
+            assert "does not say what it gives" in await controller.until_told(name)
+        assert await _listed(api, RESOURCE_CLAIM_TEMPLATES, namespace) == []
+        assert controller.templates.failures[Failure.RECIPE] > 0
+        # A pod with the right one gets its template, and with it the others that name it.
+        await _start(api, namespace, small)
+        await _until_stored(api, namespace, small)
+        assert [each["metadata"]["name"] for each in await _listed(api, RESOURCE_CLAIM_TEMPLATES, namespace)] == [
+            small.name
+        ]
 
 
-def test_pods_that_are_then_invalid_leave_a_limited_number(webhook: Served, namespace: str) -> None:  # noqa: F811
-    """A user who may create pods makes the API server itself ask."""
-    webhook.cluster.kubectl("label", "namespace", namespace, "reviewed=true")
-    patch = [{"op": "replace", "path": "/webhooks/0/namespaceSelector", "value": {"matchLabels": {"reviewed": "true"}}}]
-    name = webhook.namespace
-    webhook.cluster.kubectl("label", "namespace", name, "reviewed=true")
-    webhook.cluster.kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p", json.dumps(patch))
+async def test_an_annotation_that_is_edited_later_gains_nothing(api: Api, namespace: str) -> None:  # noqa: F811
+    small, large = _template(1), _template(40)
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        await _start(api, namespace, small)
+        await _until_stored(api, namespace, small)
+        changes = {"metadata": {"annotations": {"gpuslice.io/claim-templates": f"[{large.recipe}]"}}}
+        await api.merge(PODS, "user", changes, namespace=namespace)
+        await controller.pods.until(
+            lambda store: (found := store.get(namespace, "user")) and not found.recipe(small.name)
+        )
+        await api.delete(RESOURCE_CLAIM_TEMPLATES, small.name, namespace=namespace)
+        assert "does not say what it gives" in await controller.until_told()
+        assert await _listed(api, RESOURCE_CLAIM_TEMPLATES, namespace) == []
+        # Nor can the name be changed.
+        claims = [{"name": "gpuslice-0", "resourceClaimTemplateName": large.name}]
+        with pytest.raises(ApiError, match="pod updates may not change fields"):
+            await api.merge(PODS, "user", {"spec": {"resourceClaims": claims}}, namespace=namespace)
 
-    async def attack() -> int:
-        async with reach(webhook.cluster) as api:
 
-            async def one(number: int) -> bool:
-                asked = _asking(9000 + number)
-                asked["spec"]["containers"][0]["name"] = "Not A Name"
-                try:
-                    await api.create(PODS, asked, namespace=namespace)
-                except ApiError as error:
-                    return "at most 100 are made ahead of their pods" in str(error)
-                raise AssertionError("the pod is invalid")
+@pytest_asyncio.fixture
+async def alone(quiet_api: Api) -> str:  # noqa: F811 - a fixture
+    """A namespace where no controller works but the test's own: those of other tests serve the whole cluster."""
+    name = f"alone-{secrets.token_hex(4)}"
+    await quiet_api.create(NAMESPACES, {"metadata": {"name": name}})
+    await quiet_api.create(_SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=name)
+    return name
 
-            refused = 0
-            for start in range(0, _REVIEWS, 20):
-                refused += sum(await asyncio.gather(*(one(start + number) for number in range(20))))
-            return refused
 
-    eventually(
-        lambda: "resourceClaims" in created(webhook.cluster, namespace, _asking(1), "--dry-run=server")["spec"],
-        "the webhook is called",
-    )
-    assert asyncio.run(attack()) > 0
-    assert 0 < len(_templates(webhook.cluster, namespace)) <= _MOST
+async def test_nothing_is_made_in_an_excluded_namespace(quiet_api: Api, alone: str) -> None:  # noqa: F811
+    async with _controlling(quiet_api, alone, excluded=(alone,)) as controller:
+        await _start(quiet_api, alone, _template())
+        assert f"namespace {alone} is excluded from gpuslice" in await controller.until_told()
+        assert await _listed(quiet_api, RESOURCE_CLAIM_TEMPLATES, alone) == []
+
+
+# ---- how many ----
+
+
+async def test_a_namespace_has_a_limited_number(
+    quiet_api: Api,  # noqa: F811 - a fixture
+    alone: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, namespace = quiet_api, alone  # noqa: F811 - as the other tests call them
+    monkeypatch.setattr(claim_templates, "MOST", 8)
+    monkeypatch.setattr(claim_templates, "_LATER", 0.2)
+    wanted = [_template(size) for size in range(1, 31)]
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        for number, template in enumerate(wanted):
+            await _start(api, namespace, template, name=f"user-{number}")
+        # What is refused is looked at again and again: the count alone does not tell that all eight are stored.
+        await until(
+            lambda: controller.templates.failures[Failure.TOO_MANY] >= 22 and controller.templates.created >= 8,
+            "all were looked at",
+        )
+        found = {each["metadata"]["name"] for each in await _listed(api, RESOURCE_CLAIM_TEMPLATES, namespace)}
+        assert len(found) == 8
+        told = await controller.notes()
+        # Not one event for each: a tenant can have ten thousand pods.
+        assert 0 < len(told) <= 30
+        assert f"namespace {namespace} has 8 claim templates, and no more are made" in next(iter(told.values()))
+        # Pods whose template is there do not notice, and when some are gone, others get theirs.
+        for number, template in enumerate(wanted):
+            if template.name in found:
+                await api.delete(PODS, f"user-{number}", namespace=namespace)
+
+        async def others_are_served() -> bool:
+            now = {each["metadata"]["name"] for each in await _listed(api, RESOURCE_CLAIM_TEMPLATES, namespace)}
+            return len(now) == 8 and not now & found
+
+        await until(others_are_served, "others get theirs")
 
 
 # ---- with what content ----
@@ -175,95 +231,104 @@ def _disguised(template: Template, *, labelled: bool) -> Object:
     del document["metadata"]["namespace"]
     if not labelled:
         del document["metadata"]["labels"]
-    document["spec"] = {"spec": json.loads(dra.template_for(Slice(cores=100), None).spec)}
+    document["spec"] = {"spec": json.loads(template_for(Slice(cores=100), None).spec)}
     return document
 
 
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled as ours", "without a label"])
-@pytest.mark.parametrize("watched", [True, False], ids=["that the watch knows", "that it does not know"])
-async def test_another_content_under_our_name_is_not_given_to_pods(
-    cluster: Cluster,  # noqa: F811 - a fixture
+@pytest.mark.parametrize("before", [True, False], ids=["before the controller", "after it"])
+async def test_another_content_under_our_name_is_told(
+    api: Api,  # noqa: F811 - a fixture
     namespace: str,  # noqa: F811 - a fixture
+    monkeypatch: pytest.MonkeyPatch,
     *,
     labelled: bool,
-    watched: bool,
+    before: bool,
 ) -> None:
+    monkeypatch.setattr(claim_templates, "_LATER", 0.2)
     template, other = _template(1), _template(2)
-    async with reach(cluster) as api:
-        informers = Informers(api)
-        templates = Templates(api, informers)
+
+    async def disguise() -> None:
         await api.create(RESOURCE_CLAIM_TEMPLATES, _disguised(template, labelled=labelled), namespace=namespace)
-        async with running(*([informers.run()] if watched else [])):
-            if watched:
-                await templates.informer.synced.wait()
-            with pytest.raises(TemplateError, match=r"is there with another content than gpuslice gives it; delete it"):
-                await templates.ensure(namespace, [template])
-            await templates.ensure(namespace, [other])
-            # The remedy is one.
-            told = Told(templates.informer.store)
-            await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
-            if watched and labelled:
-                await told.until(lambda store: store.get(namespace, template.name) is None)
-            while True:
-                with suppress(TemplateError):  # the error is repeated for a moment longer
-                    await templates.ensure(namespace, [template])
-                    break
-                await asyncio.sleep(0.05)
-        stored = json.loads(await api.call("GET", RESOURCE_CLAIM_TEMPLATES.path(namespace, template.name)))
-        assert stored["spec"]["spec"] == json.loads(template.spec)
+
+    if before:
+        await disguise()
+    async with _controlling(api, namespace) as controller:
+        await controller.informers.wait_for_sync()
+        if not before:
+            await disguise()
+        await _start(api, namespace, template, other)
+        told = await controller.until_told()
+        assert told.startswith(f"claim template {namespace}/{template.name} is there with another content")
+        assert "delete it, and gpuslice makes its own" in told
+        await _until_stored(api, namespace, other)
+        # The remedy is one.
+        await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
+        await _until_stored(api, namespace, template)
+    stored = await _stored(api, namespace, template.name)
+    assert stored is not None
+    assert stored["spec"]["spec"] == json.loads(template.spec)
 
 
-async def test_a_template_that_was_replaced_is_seen(cluster: Cluster, namespace: str) -> None:  # noqa: F811 - fixtures
-    template = _template(3)
-    async with reach(cluster) as api:
-        informers = Informers(api)
-        templates = Templates(api, informers)
-        async with running(informers.run()):
-            await templates.informer.synced.wait()
-            told = Told(templates.informer.store)
-            await templates.ensure(namespace, [template])
-            await told.until(lambda store: store.get(namespace, template.name))
-            await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
-            await told.until(lambda store: store.get(namespace, template.name) is None)
-            await api.create(RESOURCE_CLAIM_TEMPLATES, _disguised(template, labelled=True), namespace=namespace)
-            await told.until(lambda store: store.get(namespace, template.name))
-            with pytest.raises(TemplateError, match="another content"):
-                await templates.ensure(namespace, [template])
-
-
-async def test_the_content_of_a_template_cannot_be_changed(cluster: Cluster, namespace: str) -> None:  # noqa: F811
+async def test_the_content_of_a_template_cannot_be_changed(api: Api, namespace: str) -> None:  # noqa: F811
     template = _template(4)
-    async with reach(cluster) as api:
-        await Templates(api, Informers(api)).ensure(namespace, [template])
-        changes = {"spec": _disguised(template, labelled=True)["spec"]}
-        with pytest.raises(ApiError, match="immutable"):
-            await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, changes, namespace=namespace)
+    await api.create(RESOURCE_CLAIM_TEMPLATES, template.document(namespace), namespace=namespace)
+    changes = {"spec": _disguised(template, labelled=True)["spec"]}
+    with pytest.raises(ApiError, match="immutable"):
+        await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, changes, namespace=namespace)
 
 
-async def test_a_template_that_is_nested_deep_stops_no_webhook(cluster: Cluster, namespace: str) -> None:  # noqa: F811
+async def test_a_template_that_is_nested_deep_stops_no_controller(api: Api, namespace: str) -> None:  # noqa: F811
     """The parameters of a claim are any JSON of at most 10 KiB, and the API server takes it as deep as that allows."""
     deep, other = _template(5), _template(6)
     document = deep.document(namespace)
     parameters = msgspec.Raw(b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}")
     document["spec"]["spec"]["devices"]["config"] = [{"opaque": {"driver": "tenant.example", "parameters": parameters}}]
-    async with reach(cluster) as api:
-        informers = Informers(api)
-        templates = Templates(api, informers)
-        async with running(informers.run()):
-            await informers.wait_for_sync()
-            told = Told(templates.informer.store)
-            await api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
-            await told.until(lambda store: store.get(namespace, deep.name))
-            await Templates(api, Informers(api)).ensure(namespace, [other])
-            await told.until(lambda store: store.get(namespace, other.name))
-            with pytest.raises(TemplateError, match="another content"):
-                await templates.ensure(namespace, [deep])
-        # One that starts now has it in its list.
-        later = Informers(api)
-        known = Templates(api, later).informer
-        async with running(later.run()):
-            await asyncio.wait_for(known.synced.wait(), PATIENCE_SECONDS)
-            assert known.store.get(namespace, other.name) is not None
-            assert known.store.get(namespace, deep.name) is not None
-        with pytest.raises(TemplateError, match="another content"):
-            await Templates(api, Informers(api)).ensure(namespace, [deep])
+    await api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, deep, other)
+        await _until_stored(api, namespace, other)
+        assert "another content" in await controller.until_told()
+
+
+# ---- a controller that is killed ----
+
+
+async def test_every_pod_gets_its_template_though_the_controller_is_killed_again_and_again(
+    quiet_cluster: Cluster,  # noqa: F811 - a fixture
+    quiet_api: Api,  # noqa: F811 - a fixture
+    alone: str,
+) -> None:
+    install_policies(quiet_cluster)
+    dice = random.Random(11)  # noqa: S311 - of a test
+    wanted = [_template(number % 25 + 1) for number in range(60)]
+    controllers: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        # The next takes the lease of the one before by its name, and need not wait for its end.
+        command = [GPUSLICE, "controller", f"--kubeconfig={quiet_cluster.kubeconfig}", "--namespace=default"]
+        command += ["--address=127.0.0.1", "--port=0", "--identity=the-same", "--template-grace=0s"]
+        controllers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return controllers[-1]
+
+    async def kill() -> None:
+        while True:
+            controller = start()
+            await asyncio.sleep(dice.uniform(0.5, 3.0))
+            controller.kill()
+            controller.wait()
+
+    killing = asyncio.create_task(kill())
+    try:
+        for number, template in enumerate(wanted):
+            await _start(quiet_api, alone, template, name=f"killed-{number}")
+            await asyncio.sleep(dice.uniform(0, 0.3))
+        killing.cancel()
+        await asyncio.gather(killing, return_exceptions=True)
+        start()
+        await _until_stored(quiet_api, alone, *wanted)
+    finally:
+        killing.cancel()
+        for controller in controllers:
+            controller.kill()
+            controller.wait()

@@ -14,26 +14,20 @@ import os
 import re
 import secrets
 import signal
-import subprocess
-import urllib.request
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
-from gpuslice.installing import parts
-from gpuslice.installing.options import Options
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import EVENTS, NAMESPACES, PODS, Resource
 from gpuslice.pki.trust import MUTATING, VALIDATING
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from gpuslice_cluster import control_plane
-from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
+from gpuslice_cluster.clusters import Cluster, new_layout
 from tests.cluster.kube.support import policy, reach
 from tests.cluster.sharing import run_process
-from tests.cluster.webhooks import listed
-from tests.node.support import read_line
+from tests.hostile.installed import Installed
 from tests.unit.admission.making import container, pod
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -45,7 +39,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-HOME = "gpuslice-system"
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts")
 JSON_PATCH = "application/json-patch+json"
 NO_ANSWER = 'failed calling webhook "pods.under-gpu-limits.gpuslice.io"'
@@ -55,80 +48,6 @@ TOO_MUCH = pod(container(limits={"gpuslice.io/memory": "38Gi"}))
 MODEST = pod(container(limits={"nvidia.com/gpumem": "1000"}))
 NO_GPU = pod(container(limits={"cpu": "1"}))
 LIMIT: Object = {"name": "limit", "maximum": {"memory": "4Gi"}}
-
-
-@dataclass
-class Installed:
-    """gpuslice beside a control plane, with its two programs as processes."""
-
-    cluster: Cluster
-    command: Path
-    folder: Path
-    ports: tuple[int, ...] = field(default_factory=lambda: free_ports(2))
-    webhook: subprocess.Popen[str] | None = None
-    controller: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.ports[0]}"
-
-    def start_webhook(self) -> None:
-        if self.webhook is None:
-            self.webhook = self._start(
-                *("webhook", "--host=127.0.0.1", f"--port={self.ports[0]}", "--metrics-port=0", "--drain=0s")
-            )
-
-    def start_controller(self) -> None:
-        if self.controller is None:
-            self.controller = self._start("controller", f"--port={self.ports[1]}", f"--webhook-url={self.url}")
-
-    def kill_webhook(self) -> None:
-        _kill(self.webhook)
-        self.webhook = None
-
-    def kill_controller(self) -> None:
-        _kill(self.controller)
-        self.controller = None
-
-    def get(self, path: str) -> str:
-        """Of the controller."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}{path}", timeout=10) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    def install(self) -> None:
-        """All that `gpuslice manifests` prints but the pods, which have no node here."""
-        options = Options(url=self.url)
-        objects = parts.objects(options, ["namespace", "crds", "webhook", "controller"])
-        objects = [each for each in objects if each["kind"] != "Deployment"]
-        self.cluster.kubectl("apply", "-f", "-", input=listed(objects))
-        self.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
-
-    def _credentials(self, program: str) -> Path:
-        """Of the service account that the program is installed with, and no other's."""
-        written = self.folder / f"{program}.kubeconfig"
-        if not written.exists():
-            token = self.cluster.kubectl("create", "token", f"gpuslice-{program}", "--namespace", HOME).strip()
-            view = json.loads(self.cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
-            view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
-            written.write_text(json.dumps(view))
-        return written
-
-    def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        credentials = self._credentials(arguments[0])
-        common = (f"--kubeconfig={credentials}", f"--namespace={HOME}", "--address=127.0.0.1")
-        with (self.folder / f"{arguments[0]}.log").open("a") as log:
-            process = subprocess.Popen(
-                [self.command, *arguments, *common, "--log=json"], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert read_line(process)
-        return process
-
-
-def _kill(process: subprocess.Popen[str] | None) -> None:
-    if process is not None:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -401,7 +320,7 @@ async def test_a_condition_that_is_too_much_for_the_api_server_refuses_where_the
     costly = "a.name + b.name != c.name"
     for name in "cba":
         costly = f"object.spec.containers.all({name}, {costly})"
-    crowded = pod(*(container(f"c{number}", {"nvidia.com/gpumem": "1"}) for number in range(300)))
+    crowded = pod(*(container(f"c{number}", {"nvidia.com/gpumem": "1000"}) for number in range(300)))
     for failure_policy, answer in (("Fail", "refused"), ("Ignore", '"kind":"Pod"')):
         # It would never be called: the condition is all there is to it.
         made = hook | {

@@ -71,7 +71,8 @@ static void *resolve(const char *name) {
     if (library == NULL) {
         way = getenv("TENANT_WAY") != NULL ? getenv("TENANT_WAY") : "soname";
         const char *path = getenv("TENANT_PATH");
-        library = dlopen(path != NULL ? path : strcmp(way, "short name") == 0 ? "libcuda.so" : "libcuda.so.1", RTLD_NOW);
+        const char *file = path != NULL ? path : strcmp(way, "short name") == 0 ? "libcuda.so" : "libcuda.so.1";
+        library = strcmp(way, "namespace") == 0 ? dlmopen(LM_ID_NEWLM, file, RTLD_NOW) : dlopen(file, RTLD_NOW);
         if (library == NULL) {
             fail("dlopen", dlerror());
         }

@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import grpc
 import msgspec
@@ -101,6 +101,9 @@ class ClaimServer:
     allowed: set[tuple[str, str, str]] = field(default_factory=set)
     token_reviews: int = 0
     decides: bool = True
+    #: What becomes of ResourceSlices: kept whole, without devices that claims share, or not known at all (None); else
+    #: the status with which they are refused.
+    slices: Literal["whole", "unshared"] | int | None = "whole"
     #: Waits before each answer, so that tests decide when a read ends.
     gate: threading.Event = field(default_factory=threading.Event)
 
@@ -120,7 +123,12 @@ class ClaimServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                self._answer(claims.review(self.path.rpartition("/")[2], msgspec.json.decode(body).get("spec", {})))
+                path, document = self.path.partition("?")[0], msgspec.json.decode(body)
+                if path.endswith("/resourceslices"):
+                    refusal = claims.slices if isinstance(claims.slices, int) else None
+                    self._answer(claims.made(document), refusal)
+                else:
+                    self._answer(claims.review(path.rpartition("/")[2], document.get("spec", {})))
 
             def do_PATCH(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -129,10 +137,11 @@ class ClaimServer:
                     claims.reported[name] = msgspec.json.decode(body)["status"]["devices"]
                 self._answer(claims.claims.get(name))
 
-            def _answer(self, document: dict[str, Any] | None) -> None:
-                missing = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
-                content = msgspec.json.encode(document or missing)
-                self.send_response(200 if document else 404)
+            def _answer(self, document: dict[str, Any] | None, refusal: int | None = None) -> None:
+                code = refusal or 404
+                refused = {"kind": "Status", "code": code, "reason": "NotFound" if code == 404 else "", "message": ""}
+                content = msgspec.json.encode(document or refused)
+                self.send_response(200 if document else code)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -162,6 +171,13 @@ class ClaimServer:
                 }
             )
         )
+
+    def made(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        """What a ResourceSlice becomes."""
+        if self.slices == "unshared":
+            for device in document["spec"]["devices"]:
+                del device["allowMultipleAllocations"]
+        return document if isinstance(self.slices, str) else None
 
     def review(self, kind: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         """What the API server says to a TokenReview or a SubjectAccessReview."""

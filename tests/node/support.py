@@ -56,6 +56,7 @@ class AgentProcess:
     limit_descriptors: int | None = None
     process: subprocess.Popen[str] | None = None
     _client: AgentClient | None = None
+    _log_start: int = 0
 
     @property
     def audit_log(self) -> Path:
@@ -78,6 +79,7 @@ class AgentProcess:
 
     def start(self) -> AgentProcess:
         with self.log.open("a") as log:
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
                 self.arguments(), stdout=subprocess.PIPE, stderr=log, text=True, env=dict(self.environment)
             )
@@ -138,9 +140,23 @@ class AgentProcess:
         events = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
         return [event for event in events if operation in ("", event["operation"])]
 
-    def metrics(self, port: int) -> dict[str, float]:
+    @property
+    def metrics_port(self) -> int:
+        """Where it serves metrics: with `--metrics 127.0.0.1:0` the kernel chose, and the log tells, in time."""
+        latest = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            lines = self.log.read_bytes()[self._log_start :].splitlines(keepends=True)
+            told = [msgspec.json.decode(line) for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
+            ports: list[int] = [line["port"] for line in told if line["event"] == "serves metrics and health"]
+            if ports:
+                return ports[-1]
+            assert time.monotonic() < latest, "the agent does not say where it serves metrics"
+            time.sleep(0.01)
+
+    def metrics(self) -> dict[str, float]:
         """The samples by name, with labels as they are written."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             lines = answer.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 

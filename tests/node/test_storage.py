@@ -130,7 +130,7 @@ def test_two_agents_never_share_a_folder(agent: AgentProcess) -> None:
 def test_a_folder_that_others_can_write_is_refused(new_agent: AgentProcess) -> None:
     new_agent.state.mkdir()
     new_agent.state.chmod(0o777)
-    assert "nobody else can write" in refusal(new_agent)
+    assert "no other user can write" in refusal(new_agent)
 
 
 def test_a_path_too_long_for_a_socket_is_told(new_agent: AgentProcess) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -45,6 +44,7 @@ EVERY_NODE = {
     "events": "gpuslice.kube.events:Recorder.run",
     "GPU watcher": "gpuslice.node.gpus.gpu_watcher:GpuStates.refresh",
     "GPU errors": "gpuslice.node.gpus.gpu_watcher:XidEvents",
+    "other plugins": "gpuslice.node.kubelet.rival_plugins:RivalPlugins.run",
 }
 WITH_CLAIMS = EVERY_NODE | {
     "publisher": "gpuslice.node.dra.publishing:Publisher.run",
@@ -62,7 +62,6 @@ class FailingAgent(AgentProcess):
     """An agent whose parts fail while there is a file with their name."""
 
     parts: Mapping[str, str] = {}
-    port: int = 0
 
     def arguments(self) -> list[str | Path]:
         named = [f"{part}={where}" for part, where in self.parts.items()]
@@ -73,7 +72,8 @@ class FailingAgent(AgentProcess):
 
     def probe(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
+            url = f"http://127.0.0.1:{self.metrics_port}{path}"
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -83,7 +83,7 @@ class FailingAgent(AgentProcess):
         return status == 503 and any(line.startswith(f"{part}: ") and "injected" in line for line in text.splitlines())
 
     def counted(self, metric: str, part: str) -> float:
-        return self.metrics(self.port)[f'gpuslice_part_{metric}_total{{part="{part}"}}']
+        return self.metrics()[f'gpuslice_part_{metric}_total{{part="{part}"}}']
 
     def logged(self, part: str) -> list[str]:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -98,19 +98,14 @@ class Start:
 
     def __call__(self, parts: Mapping[str, str], *options: str, failing: bool = True) -> FailingAgent:
         agent = self.agent
-        agent.parts, agent.port = parts, free_port()
-        others = [option for option in agent.options if option != "--metrics" and not option.startswith("127.0.0.1:")]
-        agent.options = [*others, "--metrics", f"127.0.0.1:{agent.port}", *options]
+        agent.parts = parts
+        others = [option for option in agent.options if option not in ("--metrics", "127.0.0.1:0")]
+        agent.options = [*others, "--metrics", "127.0.0.1:0", *options]
         if failing:
             for part in parts:
                 agent.gate(part).touch()
         agent.start()
         return agent
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def ended(agent: AgentProcess) -> None:
@@ -199,7 +194,7 @@ def test_a_loop_that_is_stuck_does_not_answer_for_itself(start: Start) -> None:
     os.kill(agent.pid, signal.SIGSTOP)
     try:
         with pytest.raises(OSError, match="timed out"):
-            urllib.request.urlopen(f"http://127.0.0.1:{agent.port}/healthz", timeout=1)
+            urllib.request.urlopen(f"http://127.0.0.1:{agent.metrics_port}/healthz", timeout=1)
     finally:
         os.kill(agent.pid, signal.SIGCONT)
     eventually(lambda: agent.probe("/healthz") == (200, "ok\n"))

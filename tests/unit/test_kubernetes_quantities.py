@@ -49,6 +49,11 @@ def test_only_whole_numbers_are_whole(text: str) -> None:
         parse_whole(text)
 
 
+def test_what_to_write_instead_is_left_to_who_wants_a_whole_number() -> None:
+    with pytest.raises(ValueError, match=r"^'x' is not a quantity$"):
+        parse_whole("x")
+
+
 def test_whole_numbers_have_an_end() -> None:
     with pytest.raises(ValueError, match="too large"):
         parse_whole("9e20")

@@ -16,9 +16,9 @@ from gpuslice.node.gpus.nvml import GpuInfo
 from gpuslice.node.sessions import page
 
 MACHINE = [
-    GpuInfo("0", "GPU-aaaaaaaa-0000-0000-0000-000000000000", "A", 1000),
-    GpuInfo("0:0", "MIG-bbbbbbbb-0000-0000-0000-000000000000", "A MIG", 400, mig=True),
-    GpuInfo("1", "GPU-aaaaaaab-0000-0000-0000-000000000000", "B", 2000),
+    GpuInfo("0", "GPU-aaaaaaaa-0000-0000-0000-000000000000", "A", 1000 << 20),
+    GpuInfo("0:0", "MIG-bbbbbbbb-0000-0000-0000-000000000000", "A MIG", 400 << 20, mig=True),
+    GpuInfo("1", "GPU-aaaaaaab-0000-0000-0000-000000000000", "B", 2000 << 20),
 ]
 
 
@@ -46,11 +46,11 @@ def test_random_ids_are_words_and_differ(one: int, other: int) -> None:
 def test_a_share_is_of_the_gpu_that_was_named() -> None:
     found = shares.resolve([GpuShare("1", "50%"), GpuShare("0:0", 100, 30)], None, MACHINE)
     assert [(gpu.uuid[:8], gpu.limit_bytes, gpu.core_percent) for gpu in found] == [
-        ("GPU-aaaa", 1000, 0),
+        ("GPU-aaaa", 1000 << 20, 0),
         ("MIG-bbbb", 100, 30),
     ]
     whole = shares.resolve([], "25%", MACHINE)
-    assert [gpu.limit_bytes for gpu in whole] == [250, 500]
+    assert [gpu.limit_bytes for gpu in whole] == [250 << 20, 500 << 20]
 
 
 @pytest.mark.parametrize(

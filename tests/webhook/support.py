@@ -20,14 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trustme
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuslice.admission.webhook.cluster_view import Cluster, StaticCluster
 from gpuslice.admission.webhook.server import Options, Webhook
 from gpuslice.http.serving_certificate import ServingCertificate
+from gpuslice.pki.signing import Subject, issue
 from tests.node.support import clean_environment, read_line
 from tests.unit.admission.making import container, pod, review_of
 from tests.waiting import PATIENCE_SECONDS
@@ -72,36 +69,21 @@ class Authority:
 
     def use_for_serving(self, context: ssl.SSLContext) -> None:
         """A certificate that says that it is for servers, and for nothing else."""
-        certificate, key = _for_servers(self._authority)
+        now = datetime.now(UTC)
+        authority, authority_key = (
+            pem.bytes().decode() for pem in (self._authority.cert_pem, self._authority.private_key_pem)
+        )
+        server = Subject(common_name="kube-apiserver", names=["kube-apiserver"])
+        certificate, key = issue(authority, authority_key, server, now, now + timedelta(days=1))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "pair.pem")
-            file.write_bytes(certificate + key)
+            file.write_text(certificate + key)
             context.load_cert_chain(file)
 
     @property
     def certificate(self) -> str:
         """The authority's own."""
         return self._authority.cert_pem.bytes().decode()
-
-
-def _for_servers(authority: trustme.CA) -> tuple[bytes, bytes]:
-    signer = serialization.load_pem_private_key(authority.private_key_pem.bytes(), password=None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")]))
-        .issuer_name(x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return made.public_bytes(serialization.Encoding.PEM), key.private_bytes(serialization.Encoding.PEM, *plain)
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,29 @@
-"""What the server does beside answering: claim templates, namespaces it has to learn, readiness."""
+"""What the server does beside answering: namespaces it has to learn, readiness."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuslice.admission.context import Context, UnknownNamespaceError
+from gpuslice.admission.claim_templates import templates_in
+from gpuslice.admission.context import Context, UnknownError, UnknownNamespaceError
 from gpuslice.admission.webhook import endpoints
 from gpuslice.admission.webhook.endpoints import LARGE_REVIEW
 from gpuslice.http.connection import Limits
 from gpuslice.model.errors import GpusliceError
 from tests.unit.admission.making import review_of
-from tests.webhook.support import CASTSLICE, HAMI, JSON, MALFORMED, NO_GPU, eventually, request
+from tests.webhook.support import CASTSLICE, HAMI, JSON, NO_GPU, eventually, request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pytest
 
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.cluster.quota_reservations import Wanted
     from tests.webhook.conftest import StartServer
 
 
@@ -34,7 +36,6 @@ class Cluster:
     waiting: asyncio.Event | None = None
     unknown: set[str] = field(default_factory=set)
     unreachable: bool = False
-    ensured: list[tuple[str, str]] = field(default_factory=list)
     cancelled: int = 0
 
     def context(self) -> Context:
@@ -45,12 +46,9 @@ class Cluster:
             raise UnknownNamespaceError(namespace)
         return MappingProxyType({})
 
-    async def learn(self, namespace: str) -> None:
+    async def learn(self, unknown: UnknownError) -> None:
         if self.unreachable:
             raise GpusliceError("the API server cannot be reached")
-        self.unknown.discard(namespace)
-
-    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
         if self.waiting is not None:
             try:
                 await self.waiting.wait()
@@ -59,47 +57,25 @@ class Cluster:
                 raise
         if self.error is not None:
             raise self.error
-        self.ensured += [(namespace, template.name) for template in templates]
+        self.unknown.discard(unknown.namespace)
+
+    async def reserve(self, namespace: str, wanted: Wanted) -> None:
+        """No quotas here."""
 
     def synced(self) -> bool:
         return self.ready
 
 
-def template_of(response: dict[str, Any]) -> bool:
-    return b"resourceClaimTemplateName" in base64.b64decode(response["patch"])
-
-
-def test_a_template_is_there_before_its_pod_is_admitted(serve: StartServer) -> None:
-    cluster = Cluster()
-    server = serve(cluster=cluster)
-    assert template_of(server.review(HAMI).response)
-    [(namespace, name)] = cluster.ensured
-    assert namespace == "team"
-    assert name.startswith("gpuslice-")
-
-
-def test_nothing_is_made_for_a_dry_run_nor_where_nothing_is_needed(serve: StartServer) -> None:
-    cluster = Cluster()
-    server = serve(cluster=cluster)
-    assert template_of(server.review(HAMI, dryRun=True).response)
-    for asked, path in ((NO_GPU, "/mutate"), (CASTSLICE, "/mutate"), (MALFORMED, "/mutate"), (HAMI, "/validate")):
-        server.review(asked, path)
-    assert cluster.ensured == []
-
-
-def test_a_pod_whose_template_cannot_be_made_is_denied_with_the_reason(serve: StartServer) -> None:
-    server = serve(cluster=Cluster(error=GpusliceError("claim template team/x cannot be made: over quota")))
-    response = server.review(HAMI).response
-    assert not response["allowed"]
-    assert response["status"]["code"] == 503
-    assert response["status"]["message"] == "gpuslice: claim template team/x cannot be made: over quota"
-    metrics = server.metrics()
-    assert metrics['gpuslice_admission_refusals_total{reason="template"}'] == 1
-    assert (metrics["castslice_errors_total"], metrics["castslice_mutations_total"]) == (1, 0)
+def test_a_pod_leaves_with_what_the_controller_needs_to_make_its_template(serve: StartServer) -> None:
+    patch = json.loads(base64.b64decode(serve(cluster=Cluster()).review(HAMI).response["patch"]))
+    (claims,) = (each["value"] for each in patch if each["path"] == "/spec/resourceClaims")
+    (annotations,) = (each["value"] for each in patch if each["path"] == "/metadata/annotations")
+    found = templates_in(annotations["gpuslice.io/claim-templates"])
+    assert list(found) == [claims[0]["resourceClaimTemplateName"]]
 
 
 def test_a_failure_of_ours_is_an_error_that_the_failure_policy_decides_on(serve: StartServer) -> None:
-    server = serve(cluster=Cluster(error=RuntimeError("a fault of ours")))
+    server = serve(cluster=Cluster(unknown={"team"}, error=RuntimeError("a fault of ours")))
     with server.connect() as client:
         answer = client.review(HAMI)
         assert answer.status == 500
@@ -138,22 +114,22 @@ def test_no_pod_gets_past_a_policy_that_was_not_seen_yet(serve: StartServer, mon
     )
 
 
-def test_others_are_served_while_one_waits_for_its_template(serve: StartServer) -> None:
-    cluster = Cluster(waiting=asyncio.Event())
+def test_others_are_served_while_one_waits_for_its_namespace(serve: StartServer) -> None:
+    cluster = Cluster(unknown={"team"}, waiting=asyncio.Event())
     server = serve(cluster=cluster)
     with server.connect() as waiting:
         # Sent ahead on the same connection: it has to wait for its turn.
         waiting.send(request("POST", "/mutate", review_of(HAMI, uid="first"), JSON))
         waiting.send(request("POST", "/mutate", review_of(NO_GPU, uid="second"), JSON))
         eventually(lambda: server.metrics()["gpuslice_webhook_requests_in_flight"] == 1, "it waits")
-        assert server.review(CASTSLICE).response["allowed"]
+        assert server.review(CASTSLICE, namespace="other").response["allowed"]
         assert cluster.waiting is not None
         server.call(cluster.waiting.set)
         assert [waiting.receive().response["uid"] for _ in range(2)] == ["first", "second"]
 
 
 def test_a_client_that_gives_up_ends_its_review(serve: StartServer) -> None:
-    cluster = Cluster(waiting=asyncio.Event())
+    cluster = Cluster(unknown={"team"}, waiting=asyncio.Event())
     server = serve(cluster=cluster)
     with server.connect() as client:
         client.send(request("POST", "/mutate", review_of(HAMI), JSON))
@@ -162,7 +138,7 @@ def test_a_client_that_gives_up_ends_its_review(serve: StartServer) -> None:
 
 
 def test_a_review_that_takes_too_long_is_answered_with_an_error(serve: StartServer) -> None:
-    cluster = Cluster(waiting=asyncio.Event())
+    cluster = Cluster(unknown={"team"}, waiting=asyncio.Event())
     server = serve(cluster=cluster, limits=Limits(answer=0.2))
     with server.connect() as client:
         answer = client.review(HAMI)
@@ -183,7 +159,6 @@ def test_a_large_review_is_answered_like_a_small_one(serve: StartServer) -> None
     server = serve(cluster=cluster)
     large = HAMI | {"status": {"message": "x" * LARGE_REVIEW}}
     assert server.review(large).response == server.review(HAMI).response
-    assert len(cluster.ensured) == 2
 
 
 def test_it_is_ready_when_the_cluster_was_seen(serve: StartServer) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.admission.context import Context
+from gpuslice.admission.context import Context, UnknownError, UnknownNamespaceError
 from gpuslice.http import connection_pool
 from gpuslice.http.connection import Limits
 from tests.unit.admission.making import review_of
 from tests.webhook.support import HAMI, JSON, NO_GPU, Client, eventually, request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.cluster.quota_reservations import Wanted
     from tests.webhook.conftest import StartServer
 
 SHORT = 0.2
@@ -161,7 +162,7 @@ def test_reviews_that_wait_for_their_answer_count_as_well(serve: StartServer, mo
         for number, client in enumerate(clients):
             client.send(large)
             if number < 2:
-                eventually(lambda number=number: waiting.asked > number, "it waits for its template")  # type: ignore[misc]
+                eventually(lambda number=number: waiting.asked > number, "it waits for its namespace")  # type: ignore[misc]
         # A denial: with any other answer, a client could pass pods by sending enough at a time.
         response = clients[2].receive().response
         assert (response["allowed"], response["status"]["code"]) == (False, 503)
@@ -185,7 +186,7 @@ def test_a_review_is_denied_when_those_that_wait_are_too_much_alone(
         for number, client in enumerate(clients):
             client.send(request("POST", "/mutate", body, JSON))
             if number < 2:
-                eventually(lambda number=number: waiting.asked > number, "it waits for its template")  # type: ignore[misc]
+                eventually(lambda number=number: waiting.asked > number, "it waits for its namespace")  # type: ignore[misc]
         response = clients[2].receive().response
         assert (response["allowed"], response["status"]["code"]) == (False, 503)
         assert clients[2].rest() == b""
@@ -195,21 +196,26 @@ def test_a_review_is_denied_when_those_that_wait_are_too_much_alone(
 
 
 class Waiting:
-    """A cluster that makes no template until it is told to."""
+    """A cluster that knows no namespace until it is told to."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.over = asyncio.Event()
 
     def context(self) -> Context:
-        return Context()
+        return Context(namespace_labels=self._labels)
 
-    async def learn(self, namespace: str) -> None:
-        """Nothing to do."""
+    def _labels(self, namespace: str) -> Mapping[str, str]:
+        if not self.over.is_set():
+            raise UnknownNamespaceError(namespace)
+        return MappingProxyType({})
 
-    async def ensure(self, _namespace: str, _templates: Sequence[Template]) -> None:
+    async def learn(self, _unknown: UnknownError) -> None:
         self.asked += 1
         await self.over.wait()
+
+    async def reserve(self, namespace: str, wanted: Wanted) -> None:
+        """No quotas here."""
 
     def synced(self) -> bool:
         return True

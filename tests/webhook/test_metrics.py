@@ -22,7 +22,6 @@ def test_series_exist_before_the_first_event(server: ServerThread) -> None:
         'gpuslice_admission_refusals_total{reason="malformed"}',
         'gpuslice_admission_seconds_count{dialect="castslice",outcome="rewritten"}',
         'gpuslice_validations_total{kind="policy",outcome="denied"}',
-        "gpuslice_templates_created_total",
         "gpuslice_webhook_requests_in_flight",
     ]
     assert [metrics[name] for name in zeros] == [0] * len(zeros)

@@ -213,11 +213,11 @@ def test_a_decision_has_a_line_in_the_log_and_a_pod_without_one_has_none(webhook
     workload = pod(container(limits={"nvidia.com/gpumem": 1000}))
     workload["metadata"] = {"generateName": "train-"}
     webhook.review(workload, uid="of-a-workload")
-    webhook.review(pod(container(limits={"nvidia.com/gpu": 4}), annotations={"castops.io/optimize": "true"}))
+    webhook.review(pod(container(limits={"gpuslice.io/cores": 10})))
     webhook.terminate()
     assert webhook.wait() == 0
     denied, rewritten, warned = webhook.events("decided")
-    assert "asks for 4 GPUs and gets 1 slot" in warned["warnings"][0], "a controller does not show warnings"
+    assert "no other slice fits beside it" in warned["warnings"][0], "a controller does not show warnings"
     assert (denied["pod"], denied["outcome"]) == ("wrong", "denied")
     assert "150 is neither" in denied["message"]
     assert rewritten.pop("milliseconds") > 0

@@ -5,7 +5,7 @@ of its sources: a changed version is a new folder, and checkouts share them. `cu
 last, where `gpuslice cluster` looks.
 
     python -m tools.kube build [MODULE ...]     builds these, or those that the tests need
-    python -m tools.kube path                   prints the folder of programs
+    python -m tools.kube path [VERSION]         prints the folder of programs, those of another Kubernetes
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tools.client_environments import cache
 
 HERE: Final = Path(__file__).resolve().parent
 KUBERNETES_VERSION: Final = "v1.36.3"
+#: The oldest that we promise to work on and a newer one, for `make test-versions`.
+OTHER_VERSIONS: Final = {"1.31": "v1.31.4", "1.37": "v1.37.0"}
 #: kwok is for benchmarks only.
 NEEDED_BY_TESTS: Final = ("etcd", "kubernetes", "containerd", "cert-manager")
 _SECONDS_BETWEEN_LINES: Final = 20.0
@@ -105,24 +107,30 @@ class Module:
 
 
 def _environment() -> dict[str, str]:
-    """Whoever runs pytest or make may have flags of their own for Go; the cache must not depend on them."""
+    """The user's environment may have flags for Go; the cache must not depend on them."""
     return os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
 
 
 _VERSION: Final = "k8s.io/component-base/version"
 _CONTAINERD: Final = "github.com/containerd/containerd/v2"
 
+
+def _kubernetes(name: str, version: str) -> Module:
+    return Module(
+        name,
+        {"kubernetes": "."},
+        names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
+        # Without them it calls itself v0.0.0, which kubectl and the kubelet's skew checks do not like.
+        linker_flags=f"-s -w -X {_VERSION}.gitVersion={version} "
+        f"-X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={version.split('.')[1]}",
+    )
+
+
 MODULES: Final = {
     module.name: module
     for module in (
-        Module(
-            "kubernetes",
-            {"kubernetes": "."},
-            names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
-            # Without them it calls itself v0.0.0, which kubectl and the kubelet's skew checks do not like.
-            linker_flags=f"-s -w -X {_VERSION}.gitVersion={KUBERNETES_VERSION} "
-            f"-X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36",
-        ),
+        _kubernetes("kubernetes", KUBERNETES_VERSION),
+        *(_kubernetes(f"kubernetes-{minor}", version) for minor, version in OTHER_VERSIONS.items()),
         Module("etcd", {"etcd": "."}),
         Module(
             "containerd",
@@ -139,9 +147,9 @@ MODULES: Final = {
 }
 
 
-def programs() -> Path:
-    """The folder in which all programs that are built lie under their names."""
-    return cache() / "kube" / "current"
+def programs(version: str = "") -> Path:
+    """The folder in which all programs that are built lie under their names; with Kubernetes of that minor version."""
+    return cache() / "kube" / (f"current-{version}" if version in OTHER_VERSIONS else "current")
 
 
 def build(names: tuple[str, ...] = NEEDED_BY_TESTS) -> None:
@@ -151,14 +159,19 @@ def build(names: tuple[str, ...] = NEEDED_BY_TESTS) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in names:
             MODULES[name].build()
-        _link()
+        for version in ("", *OTHER_VERSIONS):
+            _link(version)
 
 
-def _link() -> None:
-    """Makes `current` anew beside the old one and swaps them, so that nobody finds half of it."""
-    built = [module for module in MODULES.values() if module.path.exists()]
+def _link(version: str) -> None:
+    """Makes the folder anew beside the old one and swaps them, so that no process finds half of it."""
+    others = {f"kubernetes-{each}" for each in OTHER_VERSIONS if each != version}
+    # Of two with a program of the same name the later counts: those of the version that is wanted.
+    built = [module for module in MODULES.values() if module.path.exists() and module.name not in others]
     wanted = {program.name: program for module in built for program in module.path.iterdir()}
-    current = programs()
+    current = programs(version)
+    if version and not MODULES[f"kubernetes-{version}"].path.exists():
+        return
     if current.exists() and {program.name: program.readlink() for program in current.iterdir()} == wanted:
         return
     made = current.with_name(f"programs.{hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]}")
@@ -166,7 +179,7 @@ def _link() -> None:
     made.mkdir()
     for name, program in wanted.items():
         (made / name).symlink_to(program)
-    link = current.with_name(f"current.{os.getpid()}")
+    link = current.with_name(f"{current.name}.{os.getpid()}")
     link.symlink_to(made.name)
     link.rename(current)
 
@@ -175,6 +188,8 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["path"]:
             print(programs())
+        case ["path", version] if version in (*OTHER_VERSIONS, KUBERNETES_VERSION[1:5]):
+            print(programs(version))
         case ["build", *names]:
             unknown = [name for name in names if name not in MODULES]
             if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -41,13 +42,19 @@ def clusters_folder() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "gpuslice" / "clusters"
 
 
+#: Below those that connections are given: one of these could have such a port before its listener.
+_PORTS: Final = 20_000, 32_000
+
+
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports without a listener at this moment. Held open together, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(each.getsockname()[1] for each in sockets)
+    """Ports without a listener at this moment, of those that the kernel gives no connection. They differ."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        port = random.randrange(*_PORTS)  # noqa: S311 - others choose at the same time
+        with socket.socket() as trial, contextlib.suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            found[port] = None
+    return tuple(found)
 
 
 def new_layout(folder: Path, address: str = "127.0.0.1", webhooks: tuple[str, ...] = ()) -> Layout:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 _name_option = click.option(
     "--name", metavar="NAME", default=creating.DEFAULT_NAME, show_default=True, help="Which cluster."
 )
+_backend_option = click.option(
+    "--node-backend",
+    type=click.Choice(["auto", "dra", "extended"]),
+    default="auto",
+    show_default=True,
+    help="Have the node offer its GPUs for claims (dra) or in slots (extended); auto is what the cluster serves.",
+)
 
 
 @click.group()
@@ -45,7 +52,8 @@ def command() -> None:
 )
 @click.option("--no-node", is_flag=True, help="Only a control plane; needs no root.")
 @click.option("--bare", is_flag=True, help="Without gpuslice in it; `gpuslice cluster install` brings it later.")
-def up(name: str, gpus: str, no_node: bool, bare: bool) -> None:
+@_backend_option
+def up(name: str, gpus: str, no_node: bool, bare: bool, node_backend: str) -> None:
     """Bring a cluster up.
 
     \b
@@ -55,7 +63,9 @@ def up(name: str, gpus: str, no_node: bool, bare: bool) -> None:
       gpuslice cluster up --no-node
     """
     with _Steps() as steps:
-        options = creating.ClusterOptions(name=name, gpus=None if no_node else gpus, install=not bare)
+        options = creating.ClusterOptions(
+            name=name, gpus=None if no_node else gpus, install=not bare, node_backend=node_backend
+        )
         cluster = creating.create(options, steps)
     option = "" if name == creating.DEFAULT_NAME else f" --name {name}"
     click.echo(f"Cluster {name!r} is up.")
@@ -66,7 +76,8 @@ def up(name: str, gpus: str, no_node: bool, bare: bool) -> None:
 
 @command.command()
 @_name_option
-def install(name: str) -> None:
+@_backend_option
+def install(name: str, node_backend: str) -> None:
     """Install gpuslice into a cluster, or bring it up to date with the sources.
 
     \b
@@ -75,7 +86,7 @@ def install(name: str) -> None:
     """
     cluster = _running(name)
     with _Steps() as steps:
-        creating.install(cluster, steps)
+        creating.install(cluster, node_backend, steps)
 
 
 @command.command()
@@ -138,7 +149,14 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     from gpuslice_cluster.binaries import program
 
     path = program("kubectl")
-    os.execve(path, ["kubectl", *arguments], os.environ | {"KUBECONFIG": str(_running(name).kubeconfig)})  # noqa: S606
+    cluster = creating.find(name) if _asks_for_help(arguments) else _running(name)
+    os.execve(path, ["kubectl", *arguments], os.environ | {"KUBECONFIG": str(cluster.kubeconfig)})  # noqa: S606
+
+
+def _asks_for_help(arguments: tuple[str, ...]) -> bool:
+    """Whether kubectl is to tell about itself, for which it needs no cluster."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not arguments or arguments[0] == "help" or bool({"-h", "--help"}.intersection(own))
 
 
 @command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -208,7 +226,7 @@ def images() -> None:
 
 @images.command()
 @_name_option
-@click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("archives", nargs=-1, required=True, type=click.Path(path_type=Path))
 def load(name: str, archives: tuple[Path, ...]) -> None:
     """Load images into the node, from archives as `docker save` makes them.
 
@@ -216,6 +234,8 @@ def load(name: str, archives: tuple[Path, ...]) -> None:
     Example:
       gpuslice cluster images load my-image.tar
     """
+    for archive in archives:
+        archive.open("rb").close()  # before anything is asked of a cluster
     cluster = _running(name)
     with _Steps() as steps:
         creating.load_archives(cluster, archives, steps)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuslice_cluster.images.catalogue import Built
 
 DEFAULT_NAME: Final = "gpuslice"
-DEFAULT_GPUS: Final = "2xA100-40GB"
+DEFAULT_GPUS: Final = "8xA100-40GB"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _SECONDS_TO_JOIN: Final = 120
 _NODE_STAGE: Final = 3
@@ -40,6 +40,8 @@ class ClusterOptions:
     gpus: str | None = DEFAULT_GPUS
     #: Whether gpuslice is to be installed; only with a node.
     install: bool = True
+    #: How the node offers its GPUs: by what the cluster serves, or as this says.
+    node_backend: str = "auto"
     #: Where to keep it, if not with the user's other clusters.
     folder: Path | None = None
     #: The cluster ends when this process does.
@@ -70,7 +72,7 @@ def create(options: ClusterOptions, say: Callable[[str], None]) -> Cluster:
             content = _start_with_node(cluster, options, options.gpus, say)
         undo.pop_all()
     if content is not None and options.install:
-        installation.install(cluster, _node(cluster).machine, content, say)
+        installation.install(cluster, _node(cluster).machine, content, options.node_backend, say)
     return cluster
 
 
@@ -82,11 +84,11 @@ def load_archives(cluster: Cluster, archives: Iterable[Path], say: Callable[[str
         catalogue.load_archive(node.socket, path)
 
 
-def install(cluster: Cluster, say: Callable[[str], None]) -> None:
+def install(cluster: Cluster, node_backend: str, say: Callable[[str], None]) -> None:
     """Makes the images anew, and installs or updates gpuslice from them."""
     node = _node(cluster)
     content = _load_images(node, _build_images(), say)
-    installation.install(cluster, node.machine, content, say)
+    installation.install(cluster, node.machine, content, node_backend, say)
 
 
 def _build_images() -> list[Built]:

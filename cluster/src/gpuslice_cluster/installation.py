@@ -21,19 +21,30 @@ if TYPE_CHECKING:
 #: The image's name stays the same; pods are started anew when this says that its content does not.
 _CONTENT: Final = "gpuslice.io/image-content"
 _SECONDS_TO_ROLL_OUT: Final = 120
+_DEVICE_CLASSES: Final = "resource.k8s.io/v1"
 
 
-def install(cluster: Cluster, machine: str, content: str, say: Callable[[str], None]) -> None:
+def install(cluster: Cluster, machine: str, content: str, node_backend: str, say: Callable[[str], None]) -> None:
     """Installs or updates gpuslice, and waits until it is ready. Raises ClusterError with the logs of what is not."""
     authority = (cluster.folder / WEBHOOK_AUTHORITY / "ca.crt").read_text()
-    options = Options(image=GPUSLICE_IMAGE, client_authority=authority)
-    objects = _adapted(parts.objects(options), machines.find(machine), content)
+    said = {"gpus": {"backend": node_backend}} if node_backend != "auto" else {}
+    options = Options(image=GPUSLICE_IMAGE, client_authority=authority, said=said)
+    objects = _adapted(_of_known_kinds(cluster, parts.objects(options)), machines.find(machine), content)
     documents = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": objects}).decode()
     say("installing gpuslice")
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=documents)
     for item in objects:
         if "template" in item.get("spec", {}):
             _wait_for(cluster, item, say)
+
+
+def _of_known_kinds(cluster: Cluster, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without device classes where the API server has no claims: it is too old for them."""
+    try:
+        cluster.kubectl("get", "--raw", f"/apis/{_DEVICE_CLASSES}")
+    except ClusterError:
+        return [item for item in objects if item["apiVersion"] != _DEVICE_CLASSES]
+    return objects
 
 
 def _adapted(objects: list[dict[str, Any]], machine: Machine, content: str) -> list[dict[str, Any]]:

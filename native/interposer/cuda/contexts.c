@@ -23,13 +23,17 @@ static void forget_after_fork(void) {
     }
 }
 
+/* Two threads may both register it: to forget twice is to forget. pthread_once is not in every libc.so.6, and a lock could be
+ * taken when another thread forks. */
 static void follow_forks(void) {
-    pthread_atfork(NULL, NULL, forget_after_fork);
+    static _Atomic bool following;
+    if (!atomic_load(&following) && pthread_atfork(NULL, NULL, forget_after_fork) == 0) {
+        atomic_store(&following, true);
+    }
 }
 
 CUresult cuInit(unsigned int flags) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, follow_forks);
+    follow_forks();
     CUresult result = REAL(cuInit)(flags);
     if (result == CUDA_SUCCESS) {
         session_attach(false); /* refused: every allocation will be denied, and the user was told */

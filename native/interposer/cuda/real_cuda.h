@@ -3,7 +3,7 @@
 #define GPUSLICE_REAL_CUDA_H
 
 #define __CUDA_API_VERSION_INTERNAL /* every version of every function, under its exported name */
-#include <cuda.h>
+#include <cuda_graphics.h>
 
 /* CUDA 11 exports it, and no later header declares it. */
 CUresult cuGetProcAddress_ptsz(const char *symbol, void **function, int version, cuuint64_t flags);

@@ -1,10 +1,11 @@
-"""How much a claim template gives, told by its name: `gpuslice-1x3800mi-30c-4dcaa2e9f7fbbf44`.
+"""How much a claim template gives, told by its name: `gpuslice-1x3800mi-30c-` and a hash.
 
 A container can name claims that it did not ask for: those of other containers, or claims of a template that the
 namespace has because of other pods. What it comes to hold must be known without asking the API server, in every replica
 of the webhook and for a pod that comes back after another webhook changed it. So the amounts are in the name.
 
-A pod can name a template that does not exist, with any amounts in its name. Such a pod waits for ever. A name that says
+A pod can name a template that does not exist, with any amounts in its name. The controller makes it only if the name is
+that of the slice in the pod's recipe (`claim_recipes`), amounts and all; else the pod waits for ever. A name that says
 less than its template gives needs the right to create templates, which is beyond what a policy governs.
 """
 
@@ -14,14 +15,16 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuslice.admission.pod_annotations import PREFIX
 from gpuslice.model import slices
-from gpuslice.model.devices import MEMORY_STEP
+from gpuslice.model.devices import CLAIM_PREFIX, MEMORY_STEP
 
 if TYPE_CHECKING:
     from gpuslice.model.slices import Slice
 
-_NAME: Final = re.compile(rf"{PREFIX}([0-9]{{1,4}})x(?:([0-9]{{1,9}})mi|all)-([0-9]{{1,3}})c-[0-9a-f]{{16}}", re.ASCII)
+#: Sixteen digits: of a webhook that made the templates itself. Pods and manifests may still have these names.
+_NAME: Final = re.compile(
+    rf"{CLAIM_PREFIX}([0-9]{{1,4}})x(?:([0-9]{{1,9}})mi|all)-([0-9]{{1,3}})c-(?:[0-9a-f]{{16}}){{1,2}}", re.ASCII
+)
 
 
 class Amounts(NamedTuple):
@@ -38,7 +41,7 @@ def template_name(given: Slice, sizes: tuple[int, ...] | None, digest: str) -> s
     """The name of the template for one claim of the slice; `digest` tells templates of equal amounts apart."""
     devices, memory, cores = _amounts(given, sizes)
     shown = "all" if memory is None else f"{-(-memory // MEMORY_STEP)}mi"
-    return f"{PREFIX}{devices}x{shown}-{cores}c-{digest}"
+    return f"{CLAIM_PREFIX}{devices}x{shown}-{cores}c-{digest}"
 
 
 @lru_cache(maxsize=4096)

@@ -6,48 +6,78 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import limits, pod_annotations
+from gpuslice.admission import (
+    asked_resources,
+    claim_templates,
+    exemptions,
+    held_claims,
+    limits,
+    misspelt_names,
+    pod_annotations,
+    slips,
+)
 from gpuslice.admission.backends import dra, extended, gpu_manager
-from gpuslice.admission.decision import NO_GPU, Decision, Denial, Outcome
+from gpuslice.admission.decision import NO_DIALECT, NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
+from gpuslice.admission.named_gpus import HeldNames
+from gpuslice.admission.other_claims import OtherClaims
 from gpuslice.admission.patching import PodEdit
-from gpuslice.dialects import registry
+from gpuslice.admission.schedulers import NamedScheduler
+from gpuslice.dialects import fields, registry
 from gpuslice.dialects.pod_values import Reader
-from gpuslice.dialects.recognizing import asks_by_whole_gpus, read_pod
+from gpuslice.dialects.recognizing import asks_by_whole_gpus, read_pod, two_ways
 from gpuslice.model.policies import Backend, Participation
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
-    from gpuslice.admission.backends.dra import Template
+    from collections.abc import Mapping
+
+    from gpuslice.admission.claim_templates import Template
     from gpuslice.admission.context import Context
     from gpuslice.dialects.recognizing import Reading
-    from gpuslice.model.pods import Pod
+    from gpuslice.model.pods import Container, Pod
     from gpuslice.policies.rule_set import Choice
     from gpuslice.policies.subject import Subject
 
 #: No node runs so many in one pod, and looking at each takes time from other pods.
 _MOST_CONTAINERS: Final = 512
-_USUAL_SCHEDULERS: Final = (None, "", "default-scheduler")
 
 
 def decide(pod: Pod, subject: Subject, context: Context) -> Decision:
     """What is to happen to the pod. Never raises for anything that a pod can say."""
     if not registry.may_ask(pod, context.settings):
         return NO_GPU
-    return decide_under(context.policies.choose(subject), pod, context)
+    return decide_under(context.policies.choose(subject), pod, subject.namespace, context)
 
 
-def decide_under(choice: Choice, pod: Pod, context: Context) -> Decision:
+def decide_under(choice: Choice, pod: Pod, namespace: str, context: Context) -> Decision:
     """The same, for a pod that may ask for a GPU, when the rule is known."""
     if choice.rule.participation is Participation.OPT_OUT:
-        return Decision(
-            outcome=Outcome.UNTOUCHED,
-            reason="its policy leaves such pods alone",
-            rule=choice.rule,
-            failures=choice.failures,
-        )
-    decision = _too_many_containers(pod, choice) or _Deciding(pod, choice, context).run()
+        return _left_alone(choice)
+    decision = _too_many_containers(pod, choice) or _Deciding(pod, choice, namespace, context).run()
     return _warn_only(decision) if choice.rule.warn_only else decision
+
+
+def decide_added(pod: Pod, added: Mapping[str, Container], subject: Subject, context: Context) -> Decision:
+    """Whether containers, given by their fields, may be added to a stored pod (`kubectl debug`). Without this question
+    the author of a pod with a slice adds a moment later what he may not have in it.
+    """
+    if not registry.may_ask(pod, context.settings):
+        return NO_GPU
+    choice = context.policies.choose(subject)
+    if choice.rule.participation is Participation.OPT_OUT:
+        return _left_alone(choice)
+    decision = _Deciding(pod, choice, subject.namespace, context).run_added(added)
+    return _warn_only(decision) if choice.rule.warn_only else decision
+
+
+def _left_alone(choice: Choice) -> Decision:
+    return Decision(
+        outcome=Outcome.UNTOUCHED,
+        reason="its policy leaves such pods alone",
+        rule=choice.rule,
+        failures=choice.failures,
+    )
 
 
 def _too_many_containers(pod: Pod, choice: Choice) -> Decision | None:
@@ -65,7 +95,7 @@ def _too_many_containers(pod: Pod, choice: Choice) -> Decision | None:
 class _Deciding:
     """One pod under one rule."""
 
-    def __init__(self, pod: Pod, choice: Choice, context: Context) -> None:
+    def __init__(self, pod: Pod, choice: Choice, namespace: str, context: Context) -> None:
         self._choice = choice
         self._rule = choice.rule
         self._context = context
@@ -75,6 +105,8 @@ class _Deciding:
             opted_in=self._rule.participation is Participation.OPT_IN,
         )
         self._target = self._rule.target_resource or context.settings.shared_resource
+        self._scheduler = NamedScheduler(pod, self._rule)
+        self._other_claims = OtherClaims(pod.spec, namespace, context)
         self._served = pod_annotations.Served(self._reader, self._target)
         self._reader.forget(self._served.fields())
         self._readings: tuple[Reading, ...] = ()
@@ -82,27 +114,55 @@ class _Deciding:
 
     def run(self) -> Decision:
         try:
+            slips.refuse(self._reader, self._context)
             self._readings = tuple(read_pod(self._reader))
             if not self._readings:
-                self._check_held(PodEdit(self._reader.pod))
-                served = any(map(self._served, self._reader.places))
-                return self._untouched("it has its slice already" if served else "it asks for no GPU in a dialect")
+                return self._leave()
+            self._refuse_claims_beside()
             self._grants = tuple(
                 grant(reading, request, self._rule, self._context)
                 for reading in self._readings
                 for request in reading.asked.requests
             )
             check_together(self._grants, self._rule)
+            if self._scheduler.serves_itself(self._readings):
+                return self._leave(self._grants)
+            self._check_kept()
             return self._write()
         except (RequestError, NotAllowedError) as error:
-            return Decision(
-                outcome=Outcome.DENIED,
-                denial=Denial(message=str(error), malformed=isinstance(error, RequestError)),
-                readings=self._readings,
-                grants=self._grants,
-                rule=self._rule,
-                failures=self._choice.failures,
-            )
+            return self._denied(error)
+
+    def run_added(self, added: Mapping[str, Container]) -> Decision:
+        """Of a pod that is stored, and containers by their fields that are added to it."""
+        try:
+            if self._is_held_to_exemptions(PodEdit(self._reader.pod)) or self._asks():
+                for field, container in added.items():
+                    exemptions.check_container(field, container, self._rule)
+        except NotAllowedError as error:
+            return self._denied(error)
+        return self._untouched("only new pods are rewritten")
+
+    def _asks(self) -> bool:
+        """Whether a dialect is left in the pod, which other software serves; or one that no webhook has seen."""
+        try:
+            return bool(read_pod(self._reader))
+        except RequestError:
+            return True
+
+    def _denied(self, error: RequestError | NotAllowedError) -> Decision:
+        return Decision(
+            outcome=Outcome.DENIED,
+            denial=Denial(message=str(error), malformed=isinstance(error, RequestError)),
+            readings=self._readings,
+            grants=self._grants,
+            rule=self._rule,
+            failures=self._choice.failures,
+        )
+
+    def _check_kept(self) -> None:
+        for reading in self._readings:
+            for unkept in reading.asked.unkept:
+                raise NotAllowedError(unkept)
 
     def _untouched(self, reason: str) -> Decision:
         return Decision(
@@ -112,17 +172,96 @@ class _Deciding:
             grants=self._grants,
             rule=self._rule,
             failures=self._choice.failures,
+            warnings=tuple(slips.warnings(self._reader)),
         )
 
-    def _write(self) -> Decision:
+    def _refuse_claims_beside(self) -> None:
+        """A container that asks in a dialect and names a claim of a GPU asks in two ways."""
+        for reading in self._readings:
+            for index, claim in enumerate(reading.place.claims):
+                other = self._other_claims.by_name.get(claim.name)
+                if other is None or self._other_claims.gpus(other):
+                    field = f"{reading.place.field}.resources.claims[{index}]"
+                    what = f"the claim {claim.name!r}"
+                    # Not malformed: what the claim is for, the pod alone does not say.
+                    raise NotAllowedError(str(two_ways(reading.place, reading.dialect, reading.signs[0], what, field)))
+
+    def _leave(self, left: tuple[Grant, ...] = ()) -> Decision:
+        """A pod that gets no slice here: it has one, or its own scheduler serves it (`left`), or it asks for whole
+        GPUs. The rule places it all the same.
+        """
         edit = PodEdit(self._reader.pod)
-        templates, warnings = self._fill(edit, self._grants)
-        self._check_held(edit)
+        self._check_held(edit, left)
+        served = any(map(self._served, self._reader.places))
+        if not (served or left):
+            misspelt_names.refuse(self._reader)
+        if served or left or self._is_held_to_exemptions(edit):
+            exemptions.check(self._reader, edit, self._rule)
+        if served:
+            edit.scheduler = self._scheduler.instead
+        if self._rule.places and (left or served or self._holds_gpus(edit)):
+            self._place(edit)
+        if operations := tuple(edit.resource_operations()) if self._reader.places else ():
+            return Decision(
+                outcome=Outcome.REWRITTEN,
+                reason="its policy says how it is placed",
+                readings=self._readings,
+                rule=self._rule,
+                failures=self._choice.failures,
+                operations=operations,
+                warnings=(*((self._scheduler.warning,) if edit.scheduler else ()), *slips.warnings(self._reader)),
+            )
+        if left:
+            return self._untouched("its scheduler serves it")
+        untouched = self._untouched("it has its slice already" if served else NO_DIALECT)
+        choices = () if served else slips.warnings_of_choices(self._reader)
+        told = (*untouched.warnings, *choices, *self._warnings_of_whole_gpus())
+        return msgspec.structs.replace(untouched, warnings=told)
+
+    def _warnings_of_whole_gpus(self) -> tuple[str, ...]:
+        """Whole GPUs are counted by a device plugin or, where nodes offer claims, by the scheduler."""
+        offered, whole = self._context.offered, self._context.settings.whole_resource
+        if offered is None or whole in offered or Backend.DRA in self._context.node_backends:
+            return ()
+        asking = next((place for place in self._reader.places if place.asks_by_name(whole)), None)
+        if asking is None:
+            return ()
+        told = (
+            f"{fields.resource_field(asking, whole)}: no node offers whole GPUs at the moment, and the pod waits until "
+            "one does; ask for a part, as gpuslice.io/memory, or have nodes offer GPUs whole (gpus.policies)"
+        )
+        return (told,)
+
+    def _is_held_to_exemptions(self, edit: PodEdit) -> bool:
+        """By what the pod holds: the annotations that admission writes are its author's to leave out."""
+        slots = sorted({self._context.settings.shared_resource, *self._context.policies.target_resources})
+        if held_claims.claims_of_pod(edit) or any(fields.asked(place, slots) for place in self._reader.places):
+            return True
+        return self._rule.has_maximum and self._holds_gpus(edit)
+
+    def _holds_gpus(self, edit: PodEdit) -> bool:
+        places, named = self._reader.places, HeldNames(edit, (), (), self._context)
+        return bool(held_claims.claims_of_pod(edit)) or any(
+            named.names(place) or fields.asked(place, registry.CLASS_RESOURCES) for place in places
+        )
+
+    def _place(self, edit: PodEdit) -> None:
         edit.tolerations = self._rule.tolerations
         spec = self._reader.pod.spec
         selected = (spec.node_selector if spec else None) or {}
         edit.node_selector = {key: text for key, text in self._rule.node_selector.items() if key not in selected}
-        self._mark(edit)
+
+    def _write(self) -> Decision:
+        edit = PodEdit(self._reader.pod)
+        templates, warnings = self._fill(edit, self._grants)
+        left = tuple(given for given in self._grants if given.backend is Backend.GPU_MANAGER)
+        self._check_held(edit, left)
+        exemptions.check(self._reader, edit, self._rule)
+        if len(left) < len(self._grants):
+            edit.scheduler = self._scheduler.instead
+            warnings += filter(None, [self._scheduler.warning])
+        self._place(edit)
+        self._mark(edit, templates)
         operations = (*edit.resource_operations(), *edit.metadata_operations())
         if not operations:
             return self._untouched("it is as it should be")
@@ -148,10 +287,12 @@ class _Deciding:
         gpu_manager.write(by_backend.get(Backend.GPU_MANAGER, ()), edit, self._rule)
         return dra.write(by_backend.get(Backend.DRA, ()), edit), warnings
 
-    def _check_held(self, edit: PodEdit) -> None:
-        limits.check(self._reader.places, self._readings, edit, self._rule, self._context)
+    def _check_held(self, edit: PodEdit, left: tuple[Grant, ...]) -> None:
+        if self._rule.limits:
+            named = HeldNames(edit, self._readings, left, self._context)
+            limits.check(self._reader.places, named, self._other_claims, edit, self._rule, self._context)
 
-    def _mark(self, edit: PodEdit) -> None:
+    def _mark(self, edit: PodEdit, templates: list[Template]) -> None:
         given: dict[str, str] = {}
         for each in self._grants:
             name, text = each.reading.place.name, each.slice.describe()
@@ -169,18 +310,18 @@ class _Deciding:
             ),
             pod_annotations.POLICY: self._rule.label,
         }
+        if templates:
+            earlier = self._reader.annotations.get(pod_annotations.RECIPES, "")
+            needed = held_claims.claims_of_pod(edit).values()
+            edit.annotations[pod_annotations.RECIPES] = claim_templates.write_recipes(templates, earlier, needed)
+        if asked := asked_resources.merge(self._reader.pod, edit):
+            edit.annotations[asked_resources.ANNOTATION] = asked
 
     def _warnings(self, more: list[str]) -> tuple[str, ...]:
         found = [warning for reading in self._readings for warning in reading.asked.warnings]
         found += [warning for given in self._grants for warning in given.warnings]
         found += more
-        spec = self._reader.pod.spec
-        scheduler = spec.scheduler_name if spec else None
-        if scheduler not in _USUAL_SCHEDULERS:
-            found.append(
-                f"spec.schedulerName: {scheduler!r} will place this pod, and must understand what gpuslice made of it; "
-                "leave it out for Kubernetes' own"
-            )
+        found += misspelt_names.warnings(self._reader)
         return tuple(dict.fromkeys(found))
 
 
@@ -188,6 +329,8 @@ def _warn_only(decision: Decision) -> Decision:
     """The same decision as warnings, without its patch."""
     if decision.denial is not None:
         told = f"this pod would be denied: {decision.denial.message}"
+    elif decision.operations and not decision.grants:
+        told = f"this pod would be rewritten, because {decision.reason}"
     elif decision.operations:
         slices = ", ".join(f"{each.reading.place.name}: {each.slice.describe()}" for each in decision.grants)
         told = f"this pod would be rewritten ({decision.backends}) for {slices}"

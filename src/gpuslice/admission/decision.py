@@ -10,7 +10,7 @@ import msgspec
 from gpuslice.model.policies import NO_RULE, Rule
 
 if TYPE_CHECKING:
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.claim_templates import Template
     from gpuslice.admission.granting import Grant
     from gpuslice.admission.patching import Operation
     from gpuslice.dialects.recognizing import Reading
@@ -45,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     failures: tuple[Verdict, ...] = ()
     grants: tuple[Grant, ...] = ()
     operations: tuple[Operation, ...] = ()
-    #: Claim templates that must be in the pod's namespace.
+    #: Claim templates that the controller will make in the pod's namespace.
     templates: tuple[Template, ...] = ()
     warnings: tuple[str, ...] = ()
     denial: Denial | None = None
@@ -71,5 +71,7 @@ class Answer(NamedTuple):
     response: bytes
 
 
+#: Why a pod with whole GPUs, or with claims of its own, is left as it is.
+NO_DIALECT: Final = "it asks for no GPU in a dialect"
 #: Of most pods of a cluster.
 NO_GPU: Final = Decision(outcome=Outcome.UNTOUCHED, reason="it asks for no GPU")

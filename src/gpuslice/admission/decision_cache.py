@@ -6,11 +6,12 @@ reviews ask again what has just been answered. What is kept is bounded, whatever
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from gpuslice.admission import pod_annotations
+from gpuslice.admission.other_claims import claims_of_others
 from gpuslice.dialects import registry
 
 if TYPE_CHECKING:
@@ -56,21 +57,38 @@ class DecisionCache(Generic[_Value]):
         return len(self._new) + len(self._old)
 
 
-def cache_key(pod: Pod, rule: Rule, settings: Settings) -> Hashable | None:
+class CacheKey(NamedTuple):
+    """What an answer depends on."""
+
+    #: The rule.
+    policy: str
+    position: int
+    #: All that is read of the pod.
+    read: bytes
+
+
+def cache_key(pod: Pod, rule: Rule, settings: Settings) -> CacheKey | None:
     """Equal for pods that get the same under one set of policies; None if the pod is not worth remembering.
 
     Holds all that deciding reads of a pod and nothing of what tells the pods of one workload apart: each may have
     annotations of its own.
     """
+    if pod.spec is not None and claims_of_others(pod.spec):
+        return None  # what these give is in the cluster, and can change
     annotations, labels = pod.annotations, pod.labels
     annotations_read, labels_read = _names_read(settings)
-    said = [(name, annotations[name]) for name in annotations_read if name in annotations]
-    if labels_read:
-        said += [(f"label {name}", labels[name]) for name in labels_read if name in labels]
+    said = _said(annotations, annotations_read), _said(labels, labels_read)
     # Whether there are any decides how the first of ours is written.
     shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(pod_annotations.SLICED))
     read = _encode((shape, said, pod.spec))
-    return (rule.policy, rule.position, read) if len(read) <= _LARGEST else None
+    return CacheKey(rule.policy, rule.position, read) if len(read) <= _LARGEST else None
+
+
+def _said(texts: dict[str, str], read: frozenset[str]) -> list[tuple[str, str]]:
+    """Those that are read. Most pods have few; one that has many must not take the time of others."""
+    if len(texts) > registry.MOST_SEARCHED:
+        return [(name, texts[name]) for name in read if name in texts]
+    return [said for said in texts.items() if said[0] in read or said[0].startswith(registry.OWN_DOMAINS)]
 
 
 def is_small(answer: Answer) -> bool:
@@ -79,12 +97,13 @@ def is_small(answer: Answer) -> bool:
     return len(answer.response) <= _LARGEST and requests <= _MOST_REQUESTS
 
 
-def _names_read(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _names_read(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     """The names of all annotations and of all labels that deciding reads. Found once for the settings of a process."""
     found = _known_names.get(id(settings))
     if found is None:
         annotations, labels = registry.names_of_pod_fields(settings)
-        found = tuple(dict.fromkeys((*pod_annotations.NAMES, *annotations))), labels, settings
+        read = frozenset((*pod_annotations.NAMES, *annotations, *registry.RESOURCES_AS_ANNOTATIONS))
+        found = read, frozenset(labels), settings
         if len(_known_names) >= _MOST_SETTINGS:
             _known_names.clear()
         _known_names[id(settings)] = found
@@ -92,5 +111,5 @@ def _names_read(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 #: By identity, with the settings themselves, so that none of the others is ever taken for them.
-_known_names: Final[dict[int, tuple[tuple[str, ...], tuple[str, ...], Settings]]] = {}
+_known_names: Final[dict[int, tuple[frozenset[str], frozenset[str], Settings]]] = {}
 _MOST_SETTINGS: Final = 16

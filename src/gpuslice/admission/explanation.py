@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuslice.admission import pod_annotations
-from gpuslice.admission.decision import NO_GPU, Outcome
+from gpuslice.admission.decision import NO_DIALECT, NO_GPU, Outcome
+from gpuslice.dialects import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +37,7 @@ def explain(decision: Decision, verdicts: Iterable[Verdict], pod: Mapping[str, A
         "policy": decision.rule.label,
         "rules": [_rule(verdict, decision) for verdict in verdicts],
         "given": [_given(given) for given in decision.grants],
-        "notes": _other_nodes(decision, (pod.get("spec") or {}).get("nodeSelector") or {}),
+        "notes": _how_to_ask(decision, pod) + _other_nodes(decision, (pod.get("spec") or {}).get("nodeSelector") or {}),
         "patch": list(decision.operations),
         "templates": [template.name for template in decision.templates],
         "warnings": list(decision.warnings),
@@ -85,6 +86,36 @@ def _reason(decision: Decision, pod: Mapping[str, Any]) -> str:
     return (
         "it has its slice already" if decision is NO_GPU and pod_annotations.DIALECT in annotations else decision.reason
     )
+
+
+def _how_to_ask(decision: Decision, pod: Mapping[str, Any]) -> list[str]:
+    """For the author of a pod that was to have a slice, and says nothing that is read."""
+    spec = pod.get("spec") or {}
+    resources = list(_extended_resources(spec))
+    if decision is NO_GPU:
+        return [
+            f"no container and no annotation asks in a dialect: {', '.join(registry.NAMES)}",
+            *(f"{field}: no dialect reads it; another device plugin must offer it" for field in resources),
+        ]
+    if decision.reason != NO_DIALECT:
+        return []
+    claims = (
+        ["spec.resourceClaims: claims that the author wrote stay as they are"] if spec.get("resourceClaims") else []
+    )
+    whole = ['whole GPUs become slices by castops.io/optimize: "true", or by a policy with participation: OptIn']
+    return claims + (whole if resources or not claims else [])
+
+
+def _extended_resources(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Fields that ask for what a device plugin offers. Kubernetes' own resources have no domain."""
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or ()):
+            resources = container.get("resources") or {}
+            limits = resources.get("limits") or {}
+            for part, named in (("limits", limits), ("requests", resources.get("requests") or {})):
+                for name in named:
+                    if "/" in name and (part == "limits" or name not in limits):
+                        yield f"spec.{kind}[{index}].resources.{part}[{name}]"
 
 
 def _other_nodes(decision: Decision, selected: Mapping[str, str]) -> list[str]:

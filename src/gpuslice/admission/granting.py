@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
+from gpuslice.admission import memory_range
 from gpuslice.dialects import registry
 from gpuslice.model import gpus, kubernetes_quantities, slices
 from gpuslice.model.devices import MAX_DEVICES_PER_CLAIM
@@ -54,14 +55,17 @@ def grant(reading: Reading, request: Request, rule: Rule, context: Context) -> G
     backend = choose_backend(reading, rule, context)
     given, notes = _complete(reading, request, rule)
     if given.slots is not None:
-        check_slots(reading.signs[0], given.slots, rule)
+        check_slots(reading.signs[0], given.slots * given.devices, rule)
     if backend is Backend.DRA and given.slots is not None:
         given = _without_slots(reading, given, rule, context.settings.slots_per_gpu)
     if backend is Backend.DRA and given.devices > MAX_DEVICES_PER_CLAIM:
         raise _not_allowed(
             reading, rule, f"asks for {given.devices} devices; a claim can hold at most {MAX_DEVICES_PER_CLAIM}"
         )
+    _check_share(reading, given, rule)
     _check(reading, given, rule)
+    if complaint := memory_range.complaint(reading, given, context):
+        raise NotAllowedError(complaint)
     warnings: list[str] = []
     sizes = _sizes(reading, given, rule, context, backend, warnings)
     if isinstance(given.memory, Fraction) and given.memory == 1 and given.cores and not given.whole:
@@ -105,7 +109,7 @@ def check_slots(field: str, slots: int, rule: Rule) -> None:
 
 
 def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
-    """What was ordered, else what is usual for the dialect, else what the cluster can do."""
+    """What was ordered, else what nodes offer: if both, or it is not known, what is usual for the dialect."""
     ordered = context.backend or rule.backend
     dialect = registry.BY_NAME[reading.dialect]
     if ordered is Backend.GPU_MANAGER and dialect.also_read_by is not ordered:
@@ -113,12 +117,21 @@ def choose_backend(reading: Reading, rule: Rule, context: Context) -> Backend:
             reading, rule, f"gpu-manager serves these pods, and it does not understand {reading.dialect}"
         )
     if ordered is Backend.DRA and not context.serves_dra:
-        raise _not_allowed(reading, rule, "the backend is dra, but this cluster does not serve resource.k8s.io/v1")
+        raise _not_allowed(
+            reading,
+            rule,
+            "the backend is dra, but this cluster does not serve resource.k8s.io/v1 for parts of a device, as "
+            "Kubernetes does from 1.36 on",
+        )
     if ordered is not None:
         return ordered
     if not context.serves_dra:
         return Backend.EXTENDED
-    return dialect.default_backend or Backend.DRA
+    usual = dialect.default_backend or Backend.DRA
+    # A rule that names a resource means that resource, whatever else there is.
+    if rule.target_resource is not None or usual in context.node_backends:
+        return usual
+    return next(iter(context.node_backends), context.settings.node_backend or usual)
 
 
 def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, list[str]]:
@@ -135,7 +148,12 @@ def _complete(reading: Reading, request: Request, rule: Rule) -> tuple[Slice, li
         if model is None:
             notes.append(f"the GPU model is {rule.gpu_model}, by policy")
         model = rule.gpu_model
-    common = {"devices": request.devices, "gpu_model": model, "shared_in_pod": request.shared_in_pod}
+    common = {
+        "devices": request.devices,
+        "gpu_model": model,
+        "choice": request.choice,
+        "shared_in_pod": request.shared_in_pod,
+    }
     if request.mig_profile is not None:
         return Slice(mig_profile=request.mig_profile, **common), notes  # type: ignore[arg-type]  # as named
     if request.slots is not None:
@@ -167,10 +185,27 @@ def _without_slots(reading: Reading, given: Slice, rule: Rule, slots_per_gpu: in
             rule,
             f"{given.slots} slots are more than a GPU and no whole number of them (a GPU has {slots_per_gpu})",
         )
+    if whole > 1 and given.devices > 1:
+        raise _not_allowed(
+            reading,
+            rule,
+            f"asks for {given.devices} GPUs with {given.slots} slots of each, and a GPU has {slots_per_gpu}",
+        )
     if whole:
-        return structs.replace(given, slots=None, memory=Fraction(1), cores=100, devices=whole)
+        return structs.replace(given, slots=None, memory=Fraction(1), cores=100, devices=whole * given.devices)
     share = Fraction(part, slots_per_gpu)
     return structs.replace(given, slots=None, memory=share, cores=max(1, math.floor(100 * share)))
+
+
+def _check_share(reading: Reading, given: Slice, rule: Rule) -> None:
+    """A dialect that spreads amounts over several GPUs can come to more than each of them has."""
+    percent, what = given.cores, "cores"
+    if isinstance(given.memory, Fraction) and given.memory > 1:
+        percent, what = math.ceil(100 * given.memory), "memory"
+    if percent > 100:
+        raise _not_allowed(
+            reading, rule, f"comes to {percent}% of a GPU's {what}, which none has; ask for less, or for more GPUs"
+        )
 
 
 def _check(reading: Reading, given: Slice, rule: Rule) -> None:
@@ -186,7 +221,13 @@ def _check(reading: Reading, given: Slice, rule: Rule) -> None:
             raise _not_allowed(
                 reading,
                 rule,
-                f"asks for no cores, which would be unlimited; at most {most.cores}% are allowed, so say how many",
+                f"asks for no cores, which would be unlimited; at most {most.cores}% are allowed, so "
+                + (
+                    "say how many"
+                    if registry.BY_NAME[reading.dialect].says_cores
+                    else f"ask in another dialect than {reading.dialect}, which cannot say them, or have the policy "
+                    "say defaults.cores"
+                ),
             )
         if cores > most.cores:
             raise _too_many_cores(reading, rule, cores, most.cores)
@@ -216,7 +257,9 @@ def _sizes(
     most = rule.maximum.memory
     if given.memory == 1 and most is None and backend is Backend.DRA:
         return None
-    sizes = _sizes_of_model(given.gpu_model) or context.gpu_sizes
+    sizes = memory_range.large_enough(_sizes_of_model(given.gpu_model) or context.gpu_sizes, given)
+    if not sizes:
+        raise NotAllowedError(memory_range.complaint_of_part(reading, given))
     fitting = [size for size in sizes if most is None or slices.memory_on(size, given.memory) <= most]
     if not fitting or (backend is not Backend.DRA and len(fitting) < len(sizes)):
         assert most is not None, "without a maximum every size fits"
@@ -226,7 +269,7 @@ def _sizes(
             rule,
             f"asks for {slices.describe_memory(given.memory)} memory; at most {allowed} is allowed",
         )
-    if len(fitting) > MAX_ALTERNATIVES:
+    if len(fitting) > MAX_ALTERNATIVES and context.knows_gpu_sizes:
         warnings.append(
             f"{reading.signs[0]}: the cluster has GPUs of {len(fitting)} sizes, and a claim can name "
             f"{MAX_ALTERNATIVES}: the slice will be on one of the most common"

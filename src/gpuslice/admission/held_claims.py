@@ -3,9 +3,9 @@
 A container can name every claim of its pod. Two claims can be shares of one GPU, so their memory and cores add up, as
 their devices do. A claim that several containers name is shared by them: each of them can use all of it.
 
-A ResourceClaim that exists may have been made for another pod, and what it gives is not in this one: under a maximum no
-container may name one. Claims of templates that are not ours are not counted. docs/policies.md says what keeps tenants
-from them.
+Claims that are not ours count by what they ask for (`other_claims`): nothing if they are not for GPUs. A ResourceClaim
+that exists may have been made for another pod, so under a maximum no container may name one that is for a GPU; and
+none that cannot be known.
 """
 
 from __future__ import annotations
@@ -13,38 +13,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuslice.admission import claim_amounts
+from gpuslice.admission import claim_amounts, claim_templates, pod_annotations
 from gpuslice.admission.granting import not_allowed
 from gpuslice.admission.pod_annotations import PREFIX
-from gpuslice.model import kubernetes_quantities, slices
+from gpuslice.model import gpus, kubernetes_quantities, slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuslice.admission.claim_amounts import Amounts
+    from gpuslice.admission.other_claims import OtherClaims
     from gpuslice.admission.patching import PodEdit
-    from gpuslice.model.pods import Place
+    from gpuslice.model.pods import Place, PodClaim
     from gpuslice.model.policies import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class HeldClaims:
-    """The claims of ours that one container holds after the edit."""
+    """The claims of GPUs that one container holds after the edit."""
 
     place: Place
-    #: Claim name -> template name.
-    templates: dict[str, str]
+    #: What each of them gives, by its name in the pod.
+    amounts: dict[str, Amounts]
 
     @property
     def field(self) -> str:
         return f"{self.place.field}.resources.claims"
 
 
-def held_by(place: Place, edit: PodEdit, in_pod: dict[str, str]) -> HeldClaims:
-    """`in_pod` are the pod's claims after the edit, by their templates."""
+def held_by(place: Place, edit: PodEdit, ours: dict[str, str], others: OtherClaims, rule: Rule) -> HeldClaims:
+    """`ours` are the pod's claims of ours after the edit, by their templates.
+
+    Raises NotAllowedError if the container names a claim that cannot be counted.
+    """
+    held = HeldClaims(place, {})
     change = edit.containers.get(place.pointer)
-    names = [claim.name for claim in place.claims] + (change.claims if change else [])
-    return HeldClaims(place, {name: in_pod[name] for name in names if name in in_pod})
+    for name in (*(claim.name for claim in place.claims), *(change.claims if change else ())):
+        if name in ours:
+            held.amounts[name] = _read(held, name, ours[name], rule)
+        elif (claim := others.by_name.get(name)) is not None:
+            _count_other(held, claim, others.gpus(claim), rule)
+    return held
+
+
+def _count_other(held: HeldClaims, claim: PodClaim, gpus: int | None, rule: Rule) -> None:
+    if gpus == 0:
+        return
+    existing, template = claim.resource_claim_name, claim.resource_claim_template_name
+    if gpus is None:
+        of = (
+            f"the ResourceClaim {existing[:64]!r}"
+            if existing is not None
+            else f"of the template {(template or '')[:64]!r}"
+        )
+        reason = f"is {of}, of which gpuslice cannot know what it gives; create that before the pod"
+    elif existing is not None:
+        reason = (
+            f"is the existing ResourceClaim {existing[:64]!r}, which can be a GPU of another pod and is not counted; "
+            "have the claim made for this pod (resourceClaimTemplateName)"
+        )
+    else:
+        held.amounts[claim.name] = claim_amounts.Amounts(gpus, None, 100)
+        return
+    raise not_allowed(held.field, rule, f"the claim {claim.name[:64]!r} {reason}, or ask for a GPU in a dialect")
 
 
 def claims_of_pod(edit: PodEdit) -> dict[str, str]:
@@ -55,36 +86,42 @@ def claims_of_pod(edit: PodEdit) -> dict[str, str]:
     return {name: template for name, template in named.items() if template.startswith(PREFIX)} | edit.claims
 
 
-def existing_claims(edit: PodEdit) -> dict[str, str]:
-    """The claims of the pod that exist already: by their names in the pod, the names of the ResourceClaims."""
-    spec = edit.pod.spec
-    present = (spec.resource_claims if spec else None) or ()
-    return {claim.name: claim.resource_claim_name for claim in present if claim.resource_claim_name is not None}
+def refuse_unnamed(places: Iterable[Place], claims: Iterable[str], edit: PodEdit, rule: Rule) -> None:
+    """Raises NotAllowedError if the pod came with a claim of ours that no container names: the scheduler would keep its
+    GPU for the pod, and no maximum of a container says how much that may be.
+    """
+    named = {claim.name for place in places for claim in place.claims}
+    for claim in claims:
+        if claim not in named and claim not in edit.claims:
+            raise not_allowed(
+                "spec.resourceClaims", rule, f"no container names the claim {claim[:64]!r}; leave it out of the pod"
+            )
 
 
-def refuse_existing(place: Place, existing: dict[str, str], rule: Rule) -> None:
-    """Raises NotAllowedError if the container names a claim that exists, and the rule limits what claims give."""
-    most = rule.maximum
-    if (most.memory, most.cores, most.devices) == (None, None, None):
+def check_model(place: Place, ours: dict[str, str], edit: PodEdit, rule: Rule) -> None:
+    """Raises NotAllowedError if a claim that the pod came with can be of another GPU than the rule's. Its template's
+    name does not say of which; a recipe does, and the controller makes no other template under that name.
+    """
+    if rule.gpu_model is None:
         return
-    for claim in place.claims:
-        if (name := existing.get(claim.name)) is not None:
+    known = claim_templates.templates_in(edit.pod.annotations.get(pod_annotations.RECIPES, ""))
+    for claim in [claim.name for claim in place.claims if claim.name in ours and claim.name not in edit.claims]:
+        template = ours[claim]
+        if template not in known or known[template].gpu_model != rule.gpu_model:
             raise not_allowed(
                 f"{place.field}.resources.claims",
                 rule,
-                f"the claim {claim.name[:64]!r} is the existing ResourceClaim {name[:64]!r}, which can be a GPU of "
-                "another pod and is not counted; have the claim made for this pod (resourceClaimTemplateName), or ask "
-                "for a GPU in a dialect",
+                f"the claim {claim[:64]!r} is of the template {template[:64]!r}, which is not known to be of "
+                f"{gpus.with_article(rule.gpu_model)}; ask in a dialect instead",
             )
 
 
 def check(held: HeldClaims, beside: Amounts, rule: Rule, largest_gpu: int) -> None:
     """Raises NotAllowedError if the claims, and what the container holds `beside` them, are above the maximum."""
     most = rule.maximum
-    if not held.templates or (most.memory, most.cores, most.devices) == (None, None, None):
+    if not held.amounts:
         return
-    amounts = [_read(held, name, rule) for name in held.templates]
-    names = ", ".join(held.templates)
+    amounts, names = held.amounts.values(), ", ".join(held.amounts)
     if most.cores is not None and any(not each.cores for each in amounts):
         raise not_allowed(
             held.field, rule, f"{names} have no limit of cores; at most {most.cores}% are allowed, so ask in a dialect"
@@ -103,8 +140,7 @@ def check(held: HeldClaims, beside: Amounts, rule: Rule, largest_gpu: int) -> No
             )
 
 
-def _read(held: HeldClaims, claim: str, rule: Rule) -> Amounts:
-    template = held.templates[claim]
+def _read(held: HeldClaims, claim: str, template: str, rule: Rule) -> Amounts:
     found = claim_amounts.read(template)
     if found is None:
         raise not_allowed(

@@ -60,6 +60,7 @@ class PodEdit:
     annotations: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
+    scheduler: str | None = None
 
     def container(self, place: Place) -> ContainerEdit:
         return self.containers.setdefault(place.pointer, ContainerEdit(place))
@@ -74,6 +75,8 @@ class PodEdit:
         present = spec.tolerations or []
         missing = [msgspec.to_builtins(wanted) for wanted in self.tolerations if wanted not in present]
         operations += _append("/spec/tolerations", missing, present)
+        if self.scheduler is not None:
+            operations.append(_add("/spec/schedulerName", self.scheduler))
         return operations + _merge("/spec/nodeSelector", self.node_selector, spec.node_selector)
 
     def metadata_operations(self) -> list[Operation]:

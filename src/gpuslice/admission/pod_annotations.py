@@ -1,10 +1,11 @@
-"""What admission writes on a pod, so that a person sees what happened to it."""
+"""What admission writes on a pod: for people, who see what happened to it, and for the controller."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.dialects import registry
+from gpuslice.model import written_names
 from gpuslice.model.devices import CLAIM_PREFIX
 
 if TYPE_CHECKING:
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
     from gpuslice.dialects.pod_values import Reader
     from gpuslice.model.pods import Place
 
-SLICE: Final = "gpuslice.io/slice"
-DIALECT: Final = "gpuslice.io/dialect"
-POLICY: Final = "gpuslice.io/policy"
-BACKEND: Final = "gpuslice.io/backend"
+SLICE: Final = written_names.SLICE
+DIALECT: Final = written_names.DIALECT
+POLICY: Final = written_names.POLICY
+BACKEND: Final = written_names.BACKEND
+#: What the controller makes the pod's claim templates from (`claim_recipes`).
+RECIPES: Final = written_names.RECIPES
 
 #: All of them: annotations.
-NAMES: Final = (SLICE, DIALECT, POLICY, BACKEND)
+NAMES: Final = written_names.ANNOTATIONS
 
 #: A label, so that such pods can be selected: by people, and by the API server without reading the pod.
-SLICED: Final = "gpuslice.io/sliced"
+SLICED: Final = written_names.SLICED
 
 #: Claims that admission made, and templates too, are named so.
 PREFIX: Final = CLAIM_PREFIX

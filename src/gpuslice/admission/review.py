@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuslice.admission.deciding import decide, decide_under
+from gpuslice.admission import answer_forms
+from gpuslice.admission.deciding import decide, decide_added, decide_under
 from gpuslice.admission.decision import NO_GPU, Answer, Decision, Denial, Outcome
-from gpuslice.admission.decision_cache import cache_key, is_small
+from gpuslice.admission.decision_cache import CacheKey, cache_key, is_small
 from gpuslice.dialects import registry
 from gpuslice.model.errors import GpusliceError
-from gpuslice.model.pods import Pod
+from gpuslice.model.pods import Container, Pod
 from gpuslice.policies.subject import Subject, User
 
 if TYPE_CHECKING:
-    from gpuslice.admission.backends.dra import Template
     from gpuslice.admission.context import Context
+    from gpuslice.policies.rule_set import Choice
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -58,12 +59,15 @@ class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tr
     #: Empty if the API server is to make one up.
     name: str = ""
     namespace: str = ""
-    dry_run: bool | None = None
     user_info: User | None = None
 
     @property
     def of_pod(self) -> bool:
         return self.kind.kind == "Pod" and not self.kind.group and not self.sub_resource
+
+    @property
+    def adds_containers(self) -> bool:
+        return self.kind.kind == "Pod" and not self.kind.group and self.sub_resource == "ephemeralcontainers"
 
 
 class _PodRequest(_Request, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -72,6 +76,23 @@ class _PodRequest(_Request, frozen=True, gc=False, rename="camel", kw_only=True)
 
 class AnyRequest(_Request, frozen=True, gc=False, rename="camel", kw_only=True):
     object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+    dry_run: bool | None = None
+
+
+class _AddingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    ephemeral_containers: list[Container] | None = None
+
+
+class _Adding(msgspec.Struct, frozen=True, gc=False):
+    """The part of a stored pod to which containers are added."""
+
+    spec: _AddingSpec = _AddingSpec()
+
+    def containers(self) -> dict[str, tuple[str, Container]]:
+        """By their names: the field, and the container."""
+        found = enumerate(self.spec.ephemeral_containers or ())
+        return {each.name: (f"spec.ephemeralContainers[{index}]", each) for index, each in found}
 
 
 class _PodReview(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -89,40 +110,39 @@ class _AnyReview(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 _decode_pod_review: Final = msgspec.json.Decoder(_PodReview).decode
 _decode_any_review: Final = msgspec.json.Decoder(_AnyReview).decode
 _decode_pod: Final = msgspec.json.Decoder(Pod).decode
+_decode_adding: Final = msgspec.json.Decoder(_Adding).decode
 _encode: Final = msgspec.json.Encoder().encode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
-    """An answered review, and what is to be done beside answering."""
+    """An answered review, and what the log and the metrics say of it."""
 
     uid: str
     body: bytes
     decision: Decision
     namespace: str
     name: str
-    #: To be created before the answer is given. None on a dry run: it must leave nothing behind.
-    templates: tuple[Template, ...] = ()
 
 
 def review(body: bytes, context: Context) -> bytes:
-    """The answer to a review. See `examine` for what else must be done."""
+    """The answer to a review."""
     return examine(body, context).body
 
 
 def examine(body: bytes, context: Context) -> Reviewed:
     """Answers a review. Raises ReviewError if there is nothing to answer, and nothing else."""
     request: _Request | None = _read_new_pod(body)
-    if isinstance(request, _PodRequest):
-        try:
+    try:
+        if isinstance(request, _PodRequest):
             answer = _answer_pod(request, body, context)
-        except RecursionError:
-            raise UnreadableError("the pod is nested too deep for the expressions of policies") from None
-        name = request.name or _name_of(request.object)
-    else:
-        request = read_request(body)
-        answer = _answer_any(request, context)
-        name = request.name
+            name = request.name or _name_of(request.object)
+        else:
+            request = read_request(body)
+            answer = _answer_any(request, context)
+            name = request.name
+    except RecursionError:
+        raise UnreadableError("the pod is nested too deep for the expressions of policies") from None
     decision, response = answer
     return Reviewed(
         uid=request.uid,
@@ -130,7 +150,6 @@ def examine(body: bytes, context: Context) -> Reviewed:
         body=b"%b%b,%b}" % (_HEAD, _encode(request.uid), response),
         decision=decision,
         namespace=request.namespace,
-        templates=() if request.dry_run else decision.templates,
     )
 
 
@@ -160,14 +179,34 @@ def _answer_pod(request: _PodRequest, body: bytes, context: Context) -> Answer:
         return _NO_GPU
     subject = _subject(pod, request.namespace, context, request.user_info, body, _POD_PATH)
     choice = context.policies.choose(subject)
+    if choice.failures:  # these are of this pod alone
+        return _answer(decide_under(choice, pod, request.namespace, context))
     key = cache_key(pod, choice.rule, context.settings)
+    if key is None:
+        return _answer(decide_under(choice, pod, request.namespace, context))
     known = context.answers.get(key)
-    # Failures of expressions are of this pod alone.
-    if known is None or choice.failures:
-        known = _answer(decide_under(choice, pod, context))
-        if key is not None and not choice.failures and is_small(known):
+    if known is None:
+        known = _answer_unlike(request, choice, key, context)
+        if is_small(known):
             context.answers.put(key, known)
     return known
+
+
+def _answer_unlike(request: _PodRequest, choice: Choice, key: CacheKey, context: Context) -> Answer:
+    """Answers a pod unlike those before, or like some of them but for the names of its containers."""
+    pod, namespace = request.object, request.namespace
+    names = answer_forms.names_of(pod)
+    nameless = answer_forms.without_names(key.read, names) if names is not None else None
+    if names is None or nameless is None:
+        return _answer(decide_under(choice, pod, namespace, context))
+    kind = CacheKey(key.policy, key.position, nameless)
+    form = context.forms.get(kind)
+    if form is not None:
+        return form.fill(names)
+    answer = _answer(decide_under(choice, pod, namespace, context))
+    if is_small(answer) and (form := answer_forms.form_of(answer, names)) is not None:
+        context.forms.put(kind, form)
+    return answer
 
 
 def read_request(body: bytes) -> AnyRequest:
@@ -191,14 +230,25 @@ def _answer_any(request: AnyRequest, context: Context) -> Answer:
 
 
 def _decide(request: AnyRequest, context: Context) -> Decision:
-    if not request.of_pod:
+    if not (request.of_pod or request.adds_containers):
         return Decision(outcome=Outcome.UNTOUCHED, reason="it is not a pod")
-    if request.operation != "CREATE":
+    if request.of_pod and request.operation != "CREATE":
         return Decision(outcome=Outcome.UNTOUCHED, reason="only new pods are rewritten")
     try:
+        if request.adds_containers:
+            return _decide_added(request, context)
         return decide_document(request.object, request.namespace, context, request.user_info)[0]
     except ValueError as error:
         return Decision(outcome=Outcome.DENIED, denial=Denial(message=str(error), malformed=True))
+
+
+def _decide_added(request: AnyRequest, context: Context) -> Decision:
+    """Those that were there before were decided about then. Raises ValueError if it is no pod."""
+    pod = read_pod(request.object)
+    subject = _subject(pod, request.namespace, context, request.user_info, request.object)
+    before, after = (_decode_adding(document).containers() for document in (request.old_object, request.object))
+    added = dict(place for name, place in after.items() if name not in before)
+    return decide_added(pod, added, subject, context)
 
 
 def read_pod(document: bytes | msgspec.Raw) -> Pod:

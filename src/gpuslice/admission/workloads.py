@@ -25,6 +25,8 @@ _LIST: Final = "List"
 _NOT_WORKLOADS: Final = ("CustomResourceDefinition", "ControllerRevision", "Policy")
 #: What is said about an object and not by it; a status may repeat the templates.
 _ABOUT: Final = ("metadata", "status")
+#: Fields that hold resources of containers; the second is of Kubeflow's TrainJob.
+_RESOURCES: Final = ("resources", "resourcesPerNode")
 
 
 def templates(document: Any) -> tuple[Path, ...]:  # noqa: ANN401 - anything can be in a file
@@ -40,10 +42,11 @@ def requests_elsewhere(document: Any, settings: Settings) -> tuple[Path, ...]:  
         return ()
 
     def found(node: dict[str, Any]) -> bool:
-        return _is_template(node) or _asks(node, settings)
+        return _is_template(node) or _asking_field(node, settings) is not None
 
-    ways = _search(document, found)
-    return tuple(way for way in ways if not _is_template(at(document, way)))
+    ways = ((way, at(document, way)) for way in _search(document, found))
+    asking = ((way, _asking_field(node, settings)) for way, node in ways if not _is_template(node))
+    return tuple((*way, field) for way, field in asking if field is not None)
 
 
 def at(document: Any, path: Path) -> Any:  # noqa: ANN401 - anything can be in a file
@@ -148,12 +151,16 @@ def _is_template(node: dict[str, Any]) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in containers)
 
 
-def _asks(node: dict[str, Any], settings: Settings) -> bool:
-    """Whether it is something like a container that asks for a GPU."""
-    if not isinstance(node.get("resources"), dict):
+def _asking_field(node: dict[str, Any], settings: Settings) -> str | None:
+    """By which field it asks for a GPU, if it is something like a container that does."""
+    return next((field for field in _RESOURCES if _asks(node.get(field), settings)), None)
+
+
+def _asks(resources: object, settings: Settings) -> bool:
+    if not isinstance(resources, dict):
         return False
     try:
-        pod = msgspec.convert({"spec": {"containers": [{"resources": node["resources"]}]}}, Pod)
+        pod = msgspec.convert({"spec": {"containers": [{"resources": resources}]}}, Pod)
     except msgspec.ValidationError:
         return False
     return registry.may_ask(pod, settings)

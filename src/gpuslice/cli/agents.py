@@ -80,6 +80,7 @@ def ask_for_session(client: AgentClient, wanted: Wanted, *, owner_pid: int | Non
             grace_seconds=wanted.grace,
             on_breach=wanted.on_breach,
             owner_pid=owner_pid,
+            overcommit=wanted.overcommit,
         )
     except AgentError as error:
         raise in_the_users_words(error) from None

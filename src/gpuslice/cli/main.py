@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from gpuslice.cli import standard_streams
 from gpuslice.model.errors import GpusliceError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: name -> (module, one line for the list of commands)
 _COMMANDS: Final = {
     "admit": ("gpuslice.cli.commands.admit", "What the admission webhook would make of manifests."),
     "agent": ("gpuslice.cli.commands.agent", "The agent of this node; also `gpusliced`."),
+    "completion": ("gpuslice.cli.commands.completion", "What makes a shell complete these commands."),
     "config": ("gpuslice.cli.commands.config", "The configuration: checked, and shown with where it comes from."),
     "controller": ("gpuslice.cli.commands.controller", "What one process does for the whole cluster."),
     "manifests": ("gpuslice.cli.commands.manifests", "What to apply to a cluster to install gpuslice."),
@@ -41,6 +47,10 @@ def _commands() -> dict[str, tuple[str, str]]:
     return _COMMANDS | _CLUSTER_COMMANDS if installed else _COMMANDS
 
 
+CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+version_option: Final = click.version_option(package_name="gpuslice", message="%(prog)s %(version)s")
+
+
 class _LazyGroup(click.Group):
     """Knows its commands by name and imports the one that is called."""
 
@@ -61,9 +71,20 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in sorted(_commands().items())])
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As the class above has it, from what is known without importing the commands."""
+        from click.shell_completion import CompletionItem
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gpuslice", message="gpuslice %(version)s")
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in sorted(_commands().items())
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, context, incomplete)]
+
+
+@click.command(cls=_LazyGroup, context_settings=CONTEXT_SETTINGS)
+@version_option
 def command() -> None:
     """GPU slicing: many workloads share a GPU, each inside its quota.
 
@@ -76,26 +97,37 @@ def command() -> None:
 
 
 def main() -> None:
-    """Runs the command. Exit codes: 0 done, 1 failed, 2 called wrongly."""
+    """The command `gpuslice`."""
+    run(command, "gpuslice")
+
+
+def run(called: click.Command, name: str) -> NoReturn:
+    """Runs a command to the end of this process. Exit codes: 0 done, 1 failed, 2 called wrongly."""
+    standard_streams.prepare()
     try:
-        code = command.main(prog_name="gpuslice", standalone_mode=False)
+        code = called.main(prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)  # the help: what to write, and no complaint
+        sys.exit(2)
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         _fail(f"{error.format_message()}{hint}", 2)
     except click.Abort:
-        _fail("interrupted", 130)
+        _fail("interrupted", 128 + signal.SIGINT)
     except click.ClickException as error:
         _fail(error.format_message(), 1)
     except GpusliceError as error:
         _fail(str(error), 1)
     except BrokenPipeError:
-        # The reader has what it wanted (`gpuslice ... | head`); keep Python from complaining at exit.
-        sys.stdout = None
-        sys.exit(141)
+        standard_streams.give_up()  # the reader has what it wanted (`gpuslice ... | head`)
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        standard_streams.give_up()
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     sys.exit(code)
 
 
-def _fail(text: str, code: int) -> None:
+def _fail(text: str, code: int) -> NoReturn:
     from gpuslice.cli import output
 
     for line in output.plain_lines(text).splitlines():

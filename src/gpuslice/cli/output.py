@@ -6,18 +6,23 @@ import json
 import os
 import sys
 import unicodedata
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from gpuslice.cli import standard_streams
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
 _WIDE: Final = 400
+#: A table is folded no further; a narrower terminal breaks its lines.
+_NARROWEST: Final = 60
 
 
 #: Controls, formats (such as those that change the direction of text), surrogates, private and unassigned characters.
@@ -44,17 +49,28 @@ def _shown(character: str) -> str:
     return character
 
 
+def announce(text: str) -> None:
+    """A line from a server. To serve is what it is for: it does not end because the line cannot be printed."""
+    try:
+        click.echo(text)
+    except OSError:
+        standard_streams.give_up()
+
+
 def print_json(value: object) -> None:
     click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
 
 
-def console() -> Console:
-    """Where tables go. In a pipe each row is on one line."""
+def console(*, on_screen: bool = False) -> Console:
+    """Where tables go. In a pipe each row is on one line. A screen that is drawn over and over is as wide as it is."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     # No markup, no emoji: programs call themselves what they like. What they call themselves goes through `plain`.
-    return Console(highlight=False, markup=False, emoji=False, width=_WIDE if piped else None)
+    made = Console(highlight=False, markup=False, emoji=False, width=_WIDE if piped else None)
+    if not on_screen and made.width < _NARROWEST:
+        made.width = _NARROWEST
+    return made
 
 
 def table(*left: str, right: Iterable[str] = ()) -> Table:
@@ -79,10 +95,19 @@ def fit(whole: Table, console: Console, expendable: Iterable[str]) -> Table:
     for title in expendable:
         if Measurement.get(console, unbounded, shown).maximum <= console.width:
             break
-        kept = [column for column in shown.columns if column.header != title]
-        shown = table()
-        for column in kept:
-            shown.add_column(column.header, justify=column.justify, overflow=column.overflow)
-        for row in zip(*(column.cells for column in kept), strict=True):
-            shown.add_row(*row)
+        shown = _copy([column for column in shown.columns if column.header != title], shown.row_count)
     return shown
+
+
+def with_rows(whole: Table, count: int) -> Table:
+    """The table with its first rows alone."""
+    return _copy(whole.columns, count)
+
+
+def _copy(columns: Sequence[Column], rows: int) -> Table:
+    copied = table()
+    for column in columns:
+        copied.add_column(column.header, justify=column.justify, overflow=column.overflow)
+    for row in islice(zip(*(column.cells for column in columns), strict=True), rows):
+        copied.add_row(*row)
+    return copied

@@ -19,6 +19,7 @@ def problems_of(configuration: Configuration, sources: Mapping[str, str]) -> Ite
         return Problem(sources.get(path, ""), path, text)
 
     yield from _of_certificates(configuration.webhook, problem)
+    yield from _of_ports(configuration.webhook, sources)
     registration = configuration.webhook.registration
     if registration.service is not None and registration.url is not None:
         yield problem(
@@ -59,6 +60,14 @@ def _of_certificates(webhook: Webhook, problem: Callable[[str, str], Problem]) -
             "the name is of a certificate that is asked for: give --client-authority as well, or "
             "webhook.clientAuthority",
         )
+
+
+def _of_ports(webhook: Webhook, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Both sockets could listen on one port, and each would get some of the other's connections."""
+    if webhook.port and webhook.port == webhook.metrics_port:
+        path = "webhook.metricsPort" if "webhook.metricsPort" in sources else "webhook.port"
+        text = f"{webhook.port} is the port of reviews and of metrics; choose another for one of them"
+        yield Problem(sources.get(path, ""), path, text)
 
 
 def _equal_names(names: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[Problem]:

@@ -13,6 +13,8 @@ import msgspec
 from gpuslice.configuration import forms
 from gpuslice.configuration.schema import Configuration, Section
 from gpuslice.dialects import registry
+from gpuslice.model import devices
+from gpuslice.model.policies import Backend
 from gpuslice.model.settings import Setting, Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -110,6 +112,9 @@ def settings_of(configuration: Configuration) -> Settings:
         whole_resource=gpus.whole_resource,
         shared_resource=gpus.shared_resource,
         slots_per_gpu=gpus.slots_per_gpu,
+        other_resources=frozenset(gpus.other_resources),
+        node_backend=None if gpus.backend == "auto" else Backend(gpus.backend),
+        gpu_classes=frozenset(gpus.device_classes).union(devices.CLASS_SELECTORS),
         dialects=_of_dialects(configuration),
     )
 

@@ -43,13 +43,6 @@ def _duration(least: float = 0.0, most: float = float("inf")) -> Callable[[str],
     return check
 
 
-def _template_grace(text: str) -> None:
-    from gpuslice.admission.cluster.claim_templates import MINIMUM_GRACE
-
-    if durations.parse_seconds(text) < MINIMUM_GRACE:
-        raise ValueError(f"a pod may be on its way that needs a template: write at least {MINIMUM_GRACE:.0f}s")
-
-
 def _resource(text: str) -> None:
     from gpuslice.dialects import resource_names
 
@@ -92,6 +85,16 @@ def _listening(text: str) -> None:
         raise ValueError(f"{text!r} is not where metrics can be served; write ADDRESS:PORT, as 127.0.0.1:9500, or none")
 
 
+def _namespace(text: str) -> None:
+    import re
+
+    if len(text) > 63 or re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", text, re.ASCII) is None:
+        raise ValueError(
+            f"{text!r} cannot name a namespace; use up to 63 lower-case letters, digits and '-', with a letter or "
+            "digit at both ends"
+        )
+
+
 def _named(text: str) -> None:
     if not text:
         raise ValueError("'' is nothing; write a text, or leave the field out")
@@ -102,6 +105,7 @@ NUMBER: Final = Form("a whole number", "write a whole number, as 4")
 
 Text = Annotated[str, TEXT]
 Name = Annotated[str, Form("a name", 'write a text, as "gpuslice"', "NAME", _named)]
+Namespace = Annotated[str, Form("a namespace", "write a text, as gpuslice-system", "NAME", _namespace)]
 Path = Annotated[str, Form("a path", "write a path, as /etc/gpuslice/file", "FILE", _named)]
 Folder = Annotated[str, Form("a path", "write a path, as /run/gpuslice", "DIR", _named)]
 Switch = Annotated[bool, Form("true or false", "write true or false")]
@@ -114,7 +118,6 @@ Address = Annotated[
 Listening = Annotated[str, Form("an address and a port", "write ADDRESS:PORT, or none", "ADDR|none", _listening)]
 Duration = Annotated[str, Form("a duration", "write for example 500ms, 10s or 1h30m", "DURATION", _duration())]
 Interval = Annotated[str, Form("a duration", "write 50ms to 60s", "DURATION", _duration(0.05, 60))]
-TemplateGrace = Annotated[str, Form("a duration", "write for example 10m", "DURATION", _template_grace)]
 Size = Annotated[int | str, Form("an amount of bytes", "write for example 4MiB", "SIZE", quantities.parse_bytes)]
 Resource = Annotated[str, Form("the name of a resource", "write for example example.com/gpu-slot", "NAME", _resource)]
 NamespacedName = Annotated[str, Form("a namespace and a name", "write NAMESPACE/NAME", "NAMESPACE/NAME", _pair)]

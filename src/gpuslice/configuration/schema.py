@@ -20,6 +20,7 @@ from gpuslice.configuration.forms import (
     Listening,
     Name,
     Names,
+    Namespace,
     NamespacedName,
     Path,
     Paths,
@@ -28,7 +29,6 @@ from gpuslice.configuration.forms import (
     Size,
     Slots,
     Switch,
-    TemplateGrace,
     Url,
     about,
 )
@@ -47,7 +47,7 @@ class Cluster(Section, frozen=True):
     """The cluster that all of them serve."""
 
     namespace: Annotated[
-        Name | None, about("Where gpuslice keeps its lease and certificates.  [default: that of the credentials]")
+        Namespace | None, about("Where gpuslice keeps its lease and certificates.  [default: that of the credentials]")
     ] = None
     kubeconfig: Annotated[
         Path | None,
@@ -67,8 +67,19 @@ class Registration(Section, frozen=True):
     ] = None
     url: Annotated[Url | None, about("Where the API server reaches a webhook outside of the cluster.")] = None
     excluded_namespaces: Annotated[
-        Names, about("Leave pods there alone.  [default: kube-system and the namespace of gpuslice]")
+        Names,
+        about(
+            "Leave pods there alone; no policy limits them.  [default: kube-system, gpuslice's own, and those of "
+            "NVIDIA's GPU software and KAI]"
+        ),
     ] = ()
+    failure_policy: Annotated[
+        Literal["Ignore", "Fail"],
+        about(
+            "What becomes of a pod that asks for a GPU while no webhook answers, where no policy limits it: it starts "
+            "as it is written, or is refused. Where a policy limits it, the policy says."
+        ),
+    ] = "Ignore"
     certificate: Annotated[
         NamespacedName | None, about("The Certificate by which cert-manager keeps the bundles of authorities.")
     ] = None
@@ -117,7 +128,7 @@ class Controller(Section, frozen=True):
 
     address: Annotated[Address, about("Serve /healthz, /readyz and /metrics there.  [default: on all]")] = ""
     port: Annotated[Port, about("At this port.")] = 8080
-    template_grace: Annotated[TemplateGrace, about("How long a claim template stays that no pod uses.")] = "10m"
+    template_grace: Annotated[Duration, about("How long a claim template stays that no pod uses.")] = "10m"
 
     @property
     def template_grace_seconds(self) -> float:
@@ -153,7 +164,17 @@ class Agent(Section, frozen=True):
     ] = "token"
     max_pending: Annotated[Count, about("Connections that have not asked yet.")] = 1024
     check_interval: Annotated[Interval, about("Between looks at NVML.")] = "500ms"
+    reserve: Annotated[
+        Size,
+        about(
+            "What sessions by hand leave of each GPU. Contexts are part of a session's limit, so nothing need be left."
+        ),
+    ] = "0"
     kubelet: Kubelet = field(default_factory=Kubelet)
+
+    @property
+    def reserve_bytes(self) -> int:
+        return quantities.parse_bytes(self.reserve)
 
     @property
     def check_seconds(self) -> float:
@@ -164,12 +185,26 @@ class Gpus(Section, frozen=True):
     """What GPUs are offered as. Webhook, agents and the API server reckon with the same names and numbers."""
 
     backend: Annotated[
-        Literal["dra", "extended"],
-        about("Offer the GPUs of nodes as ResourceSlices, for claims, or as extended resources, in slots."),
-    ] = "dra"
+        Literal["auto", "dra", "extended"],
+        about(
+            "Offer the GPUs of nodes as ResourceSlices, for claims (dra), or as extended resources, in slots; auto is "
+            "dra where the cluster serves claims for parts of a device, else extended."
+        ),
+    ] = "auto"
     slots_per_gpu: Annotated[Slots, about("How many slots a shared GPU has.")] = devices.SLOTS_PER_GPU
     shared_resource: Annotated[Resource, about("What slots are called.")] = devices.SHARED_RESOURCE
     whole_resource: Annotated[Resource, about("What whole GPUs are called.")] = devices.WHOLE_RESOURCE
+    other_resources: Annotated[
+        Names,
+        about(
+            "Resources in the domains of GPUs that are none, as network cards. Every other one counts as GPUs under a "
+            "policy's maximum."
+        ),
+    ] = devices.OTHER_RESOURCES
+    device_classes: Annotated[
+        Names,
+        about("The device classes whose devices are GPUs. Claims of others, as for network cards, are not counted."),
+    ] = devices.GPU_CLASSES
     default_policy: Annotated[
         Mode, about("What a GPU is offered as: shared, as MIG partitions alone, whole, or not at all.")
     ] = Mode.SHARE

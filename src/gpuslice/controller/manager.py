@@ -14,13 +14,17 @@ from prometheus_client.registry import Collector
 
 from gpuslice.controller import followed_policies
 from gpuslice.controller.endpoints import Endpoints
+from gpuslice.controller.followed_quotas import FollowedQuotas
+from gpuslice.controller.reconcilers.claim_templates import DEFAULT_GRACE, ClaimTemplates
 from gpuslice.controller.reconcilers.policy_status import PolicyStatus
-from gpuslice.controller.reconcilers.unused_claim_templates import DEFAULT_GRACE, ClaimTemplates
+from gpuslice.controller.reconcilers.quota_status import QuotaStatus
+from gpuslice.controller.reconcilers.quota_tallies import QuotaTallies
 from gpuslice.controller.reconcilers.webhook_configurations import Installation, WebhookConfigurations
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.kube.reconciler import Manager
+from gpuslice.model.settings import DEFAULT_SETTINGS
 from gpuslice.policies.crd_watch import PolicyDefinition
 from gpuslice.system.health import Health
 from gpuslice.system.supervision import Restart, SupervisionMetrics, Supervisor
@@ -45,7 +49,9 @@ class Settings:
     identity: str
     address: str = ""
     port: int = 8080
+    #: How long a claim template stays that no pod needs, and the namespaces in which none is made.
     grace: float = DEFAULT_GRACE
+    excluded: tuple[str, ...] = ()
     #: Whose webhook configurations are kept. None: no configurations are.
     installation: Installation | None = None
     terms: Terms = field(default_factory=Terms)
@@ -55,15 +61,20 @@ def reconcilers(api: Api, informers: Informers, recorder: Recorder, settings: Se
     """What the controller keeps as it should be. A new reconciler is a module beside the others and a line here."""
     policies = followed_policies.follow(informers)
     PolicyDefinition(informers, policies)
+    installation = settings.installation
+    admission = installation.webhooks.settings if installation is not None else DEFAULT_SETTINGS
+    quotas = FollowedQuotas(informers, policies, admission, settings.namespace)
     configurations = (
-        WebhookConfigurations(api, informers, policies, recorder, settings.installation)
-        if settings.installation is not None
+        WebhookConfigurations(api, informers, policies, recorder, installation, quotas.tallies)
+        if installation is not None
         else None
     )
     hosted: list[Reconciler[Any] | None] = [
         PolicyStatus(api, policies, recorder, held=configurations),
         configurations,
-        ClaimTemplates(api, informers, grace=settings.grace),
+        ClaimTemplates(api, informers, recorder, excluded=settings.excluded, grace=settings.grace),
+        QuotaTallies(api, quotas),
+        QuotaStatus(api, quotas, excluded=installation.webhooks.excluded_namespaces if installation else None),
     ]
     return [each for each in hosted if each is not None]
 

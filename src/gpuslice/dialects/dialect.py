@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from gpuslice.dialects import forms
+from gpuslice.dialects import cel, forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     #: The resources that said it: what takes their place is the backend's to write.
     resources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: What the pod asks and no slice of ours keeps, as a denial tells it. A scheduler that serves the pod itself may.
+    unkept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +47,44 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceFamily:
-    """Resources that differ in how their names end."""
+    """Resources whose names say what they are: all that begin with a prefix, and may have to end with a suffix."""
 
     prefix: str
-    #: What follows the prefix, as a regular expression both for Python and for RE2. Everything else is malformed.
+    #: What follows the prefix, the suffix included, as a regular expression both for Python and for RE2. Everything
+    #: else is malformed.
     form: str
     #: What that is, as a complaint has it: "a MIG profile".
     what: str
     examples: tuple[str, ...]
+    suffix: str = ""
+    #: What ends so is another family's.
+    excluded_suffix: str = ""
+
+    def has(self, name: str) -> bool:
+        """Whether the resource is of the family, well-formed or not."""
+        of_family = name.startswith(self.prefix) and name.endswith(self.suffix)
+        return of_family and not (self.excluded_suffix and name.endswith(self.excluded_suffix))
+
+    def has_in_cel(self, name: str) -> str:
+        """The same of an expression for a name."""
+        clauses = [f"{name}.startsWith({cel.quote(self.prefix)})"]
+        if self.suffix:
+            clauses.append(f"{name}.endsWith({cel.quote(self.suffix)})")
+        if self.excluded_suffix:
+            clauses.append(f"!{name}.endsWith({cel.quote(self.excluded_suffix)})")
+        return cel.all_of(clauses)
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """Why gpuslice cannot keep what a field asks, and what to do instead. Texts that have `kept` in them it can."""
+
+    reason: str
+    remedy: str
+    kept: str | None = None
+
+    def keeps(self, text: str) -> bool:
+        return self.kept is not None and self.kept in text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +100,8 @@ class PodField(Generic[_Value]):
     setting: str = ""
     #: It means something to others. It asks for nothing here, and a warning says so.
     unread: bool = False
+    #: It asks for what gpuslice cannot do. The pod is denied, unless it is left to a scheduler that can.
+    unkept: Unkept | None = None
 
     def name_in(self, settings: Settings) -> str:
         found: str = settings.dialects.get(self.setting, self.name) if self.setting else self.name
@@ -110,6 +144,16 @@ class Need:
     remedy: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerScheduler:
+    """A scheduler that serves pods in the dialect itself, where its project is installed."""
+
+    #: As `spec.schedulerName` has it.
+    name: str
+    #: What only it knows of, and no other scheduler does for a pod.
+    knows: str
+
+
 class WholeGpus(Enum):
     """What the resource that counts whole GPUs (`nvidia.com/gpu`) is to a dialect."""
 
@@ -138,10 +182,15 @@ class Dialect:
     whole_gpus: WholeGpus = WholeGpus.CONTRADICT
     #: With WholeGpus.ASK: the dialect is spoken where this is "true".
     switch: PodField[str] | None = None
+    #: The bytes that 1 means where it says memory, for complaints in its words. It may be the installation's choice.
+    memory_unit: int | Callable[[Settings], int] = 1
+    #: Whether a container can say in it how much of the compute it wants.
+    says_cores: bool = True
     #: None: claims where the cluster serves them, else slots.
     default_backend: Backend | None = None
     #: A backend that is other software and reads this dialect itself.
     also_read_by: Backend | None = None
+    schedulers: tuple[PeerScheduler, ...] = ()
     settings: tuple[Setting[Any], ...] = ()
     #: The settings as a policy's rule changes them.
     settings_under: Callable[[Settings, Rule], Settings] | None = None
@@ -152,6 +201,8 @@ class Dialect:
     #: The fields of a pod that are read, and all of them.
     read_fields: tuple[PodField[Any], ...] = field(init=False)
     pod_fields: tuple[PodField[Any], ...] = field(init=False)
+    #: Of the fields, those that ask for what gpuslice cannot do.
+    unkept: tuple[PodField[Any], ...] = field(init=False)
     #: The names of what is not read.
     unread: frozenset[str] = field(init=False)
 
@@ -174,8 +225,9 @@ class Dialect:
         derived = {
             "signs": tuple(each for each in self.resources if not each.unread),
             "asking": tuple(each for each in self.fields if each.asks),
-            "read_fields": tuple(each for each in self.fields if not each.unread),
+            "read_fields": tuple(each for each in self.fields if not each.unread and each.unkept is None),
             "pod_fields": self.fields if self.target is None else (*self.fields, self.target),
+            "unkept": tuple(each for each in self.fields if each.unkept is not None),
             "unread": frozenset(
                 [each.name for each in self.fields if each.unread]
                 + [each.name for each in self.resources if each.unread]

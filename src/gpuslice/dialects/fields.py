@@ -33,7 +33,7 @@ def asked(place: Place, names: Iterable[str]) -> tuple[str, ...]:
 
 def members(place: Place, family: ResourceFamily) -> tuple[str, ...]:
     """Those of the family that the container asks for."""
-    names = {name for part in (place.limits, place.requests) for name in part if name.startswith(family.prefix)}
+    names = {name for part in (place.limits, place.requests) for name in part if family.has(name)}
     return asked(place, sorted(names)) if names else ()
 
 

@@ -174,9 +174,8 @@ class PartOfGpu:
     def parse(self, text: str) -> Fraction:
         fraction = _parse_fraction(text.strip())
         if fraction is None or not 0 < fraction <= 1:
-            raise FormError(
-                f"{text!r} is not a part of a GPU above 0 and at most 1", 'write for example "1/3" or "0.25"'
-            )
+            bound = "at most 1" if self.up_to_one else "below 1"
+            raise FormError(f"{text!r} is not a part of a GPU above 0 and {bound}", 'write for example "1/3" or "0.25"')
         if fraction == 1 and not self.up_to_one:
             raise FormError("is a whole GPU, not a part of one", "ask for nvidia.com/gpu instead")
         return fraction
@@ -226,7 +225,7 @@ _MODEL_NAME: Final = re.compile(_MODEL, re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class GpuModelName:
-    """The name of a GPU model: ours, if we know the model, else whatever the nodes call it."""
+    """The name of a GPU model: ours, its maker's or that of GFD's label."""
 
     examples: tuple[str, ...] = tuple(gpus.PRESETS)
     any_length: bool = True
@@ -235,10 +234,7 @@ class GpuModelName:
         wanted = text.strip()
         if _MODEL_NAME.fullmatch(wanted) is None:
             raise FormError(f"{text!r} is not the name of a GPU model: write for example {', '.join(self.examples)}")
-        try:
-            return gpus.model_named(wanted).name
-        except ValueError:
-            return wanted
+        return gpus.name_of_model(wanted)
 
     def malformed(self, text: str) -> str | None:
         return f"!{cel.matches(text, f'^{_SPACE}{_MODEL}{_SPACE}$')}"

@@ -64,6 +64,11 @@ class Reader:
             }
         return found
 
+    def parsed(self, field: PodField[_Value]) -> _Value | None:
+        """The value of a field that is no dialect's own; None if the pod does not say it."""
+        text = self.text(field)
+        return None if text is None else self._parse(field, text)
+
     def _parse(self, field: PodField[_Value], text: str) -> _Value:
         try:
             return field.form.parse(text)

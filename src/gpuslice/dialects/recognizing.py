@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.dialects import fields, registry
+from gpuslice.dialects import common_fields, fields, registry
 from gpuslice.dialects.dialect import WholeGpus
 from gpuslice.dialects.pod_values import Said
 from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuslice.dialects.dialect import Asked, Dialect
     from gpuslice.dialects.pod_values import Reader
     from gpuslice.model.pods import Place
 
 #: A GPU asked of the device plugin, in no dialect.
 _PLAIN: Final = "a whole GPU"
-_FAMILIES: Final = tuple(registry.BY_FAMILY)
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -86,10 +87,8 @@ def _candidates(place: Place, reader: Reader) -> dict[Dialect, None]:
                 for each in registry.BY_WHOLE_GPUS:
                     if reader.opted_in or reader.switched_on(each):
                         found[each] = None
-            elif name.startswith(_FAMILIES):
-                for prefix, each in registry.BY_FAMILY.items():
-                    if name.startswith(prefix):
-                        found[each] = None
+            elif (of_family := registry.by_family(name)) is not None:
+                found[of_family] = None
     return found
 
 
@@ -109,12 +108,10 @@ def _the_one(found: dict[str, tuple[str, ...]], place: Place, reader: Reader) ->
     dialect = dialects[0]
     sign = found[dialect.name][0]
     if len(dialects) > 1:
-        raise _two_ways(place, dialect.name, sign, dialects[1].name, found[dialects[1].name][0])
+        raise two_ways(place, dialect.name, sign, dialects[1].name, found[dialects[1].name][0])
     if dialect.whole_gpus is WholeGpus.CONTRADICT:
         for name in fields.asked(place, (reader.settings.whole_resource,)):
-            raise _two_ways(place, dialect.name, sign, _PLAIN, fields.resource_field(place, name))
-    for claim in place.claims:
-        raise _two_ways(place, dialect.name, sign, f"the claim {claim.name!r}", f"{place.field}.resources.claims[0]")
+            raise two_ways(place, dialect.name, sign, _PLAIN, fields.resource_field(place, name))
     return dialect
 
 
@@ -129,7 +126,9 @@ def _without_what_only_counts(dialects: list[Dialect], reader: Reader) -> list[D
 
 
 def _read(dialect: Dialect, place: Place, reader: Reader) -> Asked:
-    asked = dialect.read(Said(dialect, place, reader))
+    asked = common_fields.applied(dialect.read(Said(dialect, place, reader)), reader)
+    if dialect.unkept and (unkept := tuple(_unkept(dialect, reader))):
+        asked = msgspec.structs.replace(asked, unkept=unkept)
     if not dialect.unread or all(
         map(dialect.unread.isdisjoint, (place.limits, place.requests, reader.annotations, reader.labels))
     ):
@@ -146,7 +145,14 @@ def _read(dialect: Dialect, place: Place, reader: Reader) -> Asked:
     return msgspec.structs.replace(asked, warnings=warnings)
 
 
-def _two_ways(place: Place, first: str, sign: str, second: str, other_sign: str) -> RequestError:
+def _unkept(dialect: Dialect, reader: Reader) -> Iterator[str]:
+    for field in dialect.unkept:
+        text, unkept = reader.text(field), field.unkept
+        if text is not None and unkept is not None and not unkept.keeps(text):
+            yield f"{field.path_in(reader.settings)}: {text[:64]!r}: {unkept.reason}; {unkept.remedy}"
+
+
+def two_ways(place: Place, first: str, sign: str, second: str, other_sign: str) -> RequestError:
     return RequestError(
         sign,
         f"container {place.name!r} asks for a GPU in two ways: {first} here, and {second} by {other_sign}",

@@ -6,15 +6,15 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.dialects import known
+from gpuslice.dialects import common_fields, known
 from gpuslice.dialects.dialect import Dialect, WholeGpus
-from gpuslice.model import devices
+from gpuslice.model import devices, written_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from gpuslice.dialects.dialect import PodField
-    from gpuslice.model.pods import Pod, PodClaim
+    from gpuslice.model.pods import Pod, Resources
     from gpuslice.model.policies import Backend, Rule
     from gpuslice.model.settings import Settings
 
@@ -56,13 +56,52 @@ _ASKING_ANNOTATIONS, _ASKING_LABELS = (
     for kind in ("annotations", "labels")
 )
 
-#: The dialects whose signs are resources, by the name of the resource and by how it begins.
+#: The dialects whose signs are resources, by the name of the resource and by its family.
 BY_RESOURCE: Final = {resource.name: dialect for dialect in DIALECTS for resource in dialect.signs}
-BY_FAMILY: Final = {dialect.family.prefix: dialect for dialect in DIALECTS if dialect.family is not None}
+BY_FAMILY: Final = {dialect.family: dialect for dialect in DIALECTS if dialect.family is not None}
+_FAMILY_PREFIXES: Final = tuple(family.prefix for family in BY_FAMILY)
 SIGNS: Final = {dialect.name: tuple(resource.name for resource in dialect.signs) for dialect in DIALECTS}
 #: The dialects that ask by the resource that counts whole GPUs.
 BY_WHOLE_GPUS: Final = tuple(dialect for dialect in DIALECTS if dialect.whole_gpus is WholeGpus.ASK)
+#: The schedulers of peers, by name, and the dialects that each of them serves.
+SCHEDULERS: Final = {scheduler.name: scheduler for dialect in DIALECTS for scheduler in dialect.schedulers}
+SERVED_BY_SCHEDULER: Final = {
+    name: frozenset(dialect.name for dialect in DIALECTS if name in {each.name for each in dialect.schedulers})
+    for name in SCHEDULERS
+}
 WITH_SETTINGS_OF_RULES: Final = tuple(dialect for dialect in DIALECTS if dialect.settings_under is not None)
+
+#: Resources as annotations ask for nothing, and are looked at to say so.
+RESOURCES_AS_ANNOTATIONS: Final = frozenset(
+    resource.name for dialect in DIALECTS for resource in dialect.signs
+).difference(field.name for dialect in DIALECTS for field in dialect.pod_fields)
+
+
+#: Annotations and labels that begin so are meant for us, whether they exist or not; of those of the first kind, a pod
+#: that asks for nothing else may have meant to ask by them.
+ASKING_DOMAINS: Final = BY_NAME["native"].prefixes
+OWN_DOMAINS: Final = (
+    *ASKING_DOMAINS,
+    *dict.fromkeys(
+        f"{field.name.partition('/')[0]}/" for dialect in BY_WHOLE_GPUS for field in dialect.fields if field.setting
+    ),
+)
+#: With more annotations, or labels, a pod is not searched for names that do not exist: that would take others' time.
+MOST_SEARCHED: Final = 256
+
+
+def of_own_domains(names: Collection[str]) -> list[str]:
+    """Those that are meant for us."""
+    return [name for name in names if name.startswith(OWN_DOMAINS)] if len(names) <= MOST_SEARCHED else []
+
+
+def by_family(resource: str) -> Dialect | None:
+    """The dialect in whose family the resource is."""
+    if resource.startswith(_FAMILY_PREFIXES):  # few do, and this is quick
+        for family, dialect in BY_FAMILY.items():
+            if family.has(resource):
+                return dialect
+    return None
 
 
 def read_by(backend: Backend) -> tuple[str, ...]:
@@ -79,8 +118,9 @@ def settings_under(rule: Rule, settings: Settings) -> Settings:
 
 
 def fields_of_pods() -> tuple[PodField[object], ...]:
-    """Every annotation and label that some dialect looks at."""
-    return tuple(field for dialect in DIALECTS for field in dialect.pod_fields)
+    """Every annotation and label that some dialect looks at, once."""
+    own = {(field.kind, field.name): field for dialect in DIALECTS for field in dialect.pod_fields}
+    return (*own.values(), *common_fields.FIELDS)
 
 
 def names_of_pod_fields(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -99,32 +139,38 @@ def asks_by_fields(annotations: Mapping[str, str], labels: Mapping[str, str]) ->
 
 def may_ask(pod: Pod, settings: Settings) -> bool:
     """Whether anything in the pod could be a request. Cheap, because most pods of a cluster end here."""
-    if asks_by_fields(pod.annotations, pod.labels if _ASKING_LABELS else {}):
+    annotations = pod.annotations
+    said = asks_by_fields(annotations, pod.labels if _ASKING_LABELS else {})
+    if said or not RESOURCES_AS_ANNOTATIONS.isdisjoint(annotations):
         return True
     spec = pod.spec
     if spec is None:
         return False
-    if spec.resource_claims and _names_claims(spec.resource_claims):
+    if spec.resource_claims:  # no dialect, but a way to hold a GPU: which, only the claims themselves can tell
         return True
-    configured = (settings.whole_resource, settings.shared_resource)
+    if spec.resources is not None and _names_gpu(spec.resources, settings):
+        return True
     for containers in (spec.containers, spec.init_containers):
         for container in containers or ():
-            resources = container.resources
-            if resources is None:
-                continue
-            for names in (resources.limits, resources.requests):
-                for name in names or ():
-                    if name.startswith(RESOURCE_PREFIXES) or name in configured:
-                        return True
+            if container.resources is not None and _names_gpu(container.resources, settings):
+                return True
+    return any(
+        name.startswith(ASKING_DOMAINS) and name not in written_names.ALL
+        for texts in (annotations, pod.labels)
+        if len(texts) <= MOST_SEARCHED
+        for name in texts
+    )
+
+
+def _names_gpu(resources: Resources, settings: Settings) -> bool:
+    configured = (settings.whole_resource, settings.shared_resource)
+    for names in (resources.limits, resources.requests):
+        for name in names or ():
+            if name.startswith(RESOURCE_PREFIXES) or name in configured:
+                return True
     return False
 
 
-def _names_claims(claims: Iterable[PodClaim]) -> bool:
-    """No dialect, but ways to hold a slice: a claim that exists, as one that was made for another pod, or a claim of a
-    template that the namespace has because of other pods.
-    """
-    return any(
-        claim.resource_claim_name is not None
-        or (claim.resource_claim_template_name or "").startswith(devices.CLAIM_PREFIX)
-        for claim in claims
-    )
+def is_sign(resource: str, settings: Settings) -> bool:
+    """Whether a resource may be a GPU, or a part of one."""
+    return resource.startswith(RESOURCE_PREFIXES) or resource in (settings.whole_resource, settings.shared_resource)

@@ -13,7 +13,6 @@ _RESOURCE: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/{_WORD}", re.ASCII)
 #: Quotas write `requests.` before the name, and both together must fit.
 _LONGEST_DOMAIN: Final = 253 - len("requests.")
 _READ: Final = frozenset(resource.name for dialect in registry.DIALECTS for resource in dialect.resources)
-_FAMILIES: Final = tuple(registry.BY_FAMILY)
 
 
 def check(name: str, example: str) -> str:
@@ -29,6 +28,6 @@ def check(name: str, example: str) -> str:
             f"{name!r} is not the name of an extended resource; write a domain that is not Kubernetes' own and a name, "
             f"as {example}"
         )
-    if name in _READ or name.startswith(_FAMILIES):
+    if name in _READ or registry.by_family(name) is not None:
         raise ValueError(f"{name!r} has a meaning in a dialect; choose another name")
     return name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.installing import configuration, network_policies
-from gpuslice.installing.objects import Object, account, labels, metadata, rule, selector
+from gpuslice.installing import configuration, network_policies, node_identity
+from gpuslice.installing.objects import Object, account, labels, metadata, probe, rule, selector
 from gpuslice.installing.options import AGENT, METRICS_READER
 from gpuslice.model import devices
 
@@ -17,6 +17,7 @@ def objects(options: Options) -> list[Object]:
     port = _metrics_port(options)
     return [
         *account(AGENT, options, _rights()),
+        *node_identity.objects(options),
         _metrics_reader(),
         *([network_policies.policy(AGENT, options, metrics=port)] if port is not None else ()),
         _daemon_set(options),
@@ -83,8 +84,11 @@ def _pod(options: Options) -> Object:
     folders, port = _folders(options), _metrics_port(options)
     probes = {
         "ports": [{"name": "metrics", "containerPort": port}],
-        "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 2, "failureThreshold": 60},
-        "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10},
+        # A node with thousands of claims takes a while to find them all again.
+        "startupProbe": probe("/healthz", "metrics", periodSeconds=2, failureThreshold=60),
+        # To kill an agent whose node is merely slow helps no tenant: five minutes of silence are not slowness.
+        "livenessProbe": probe("/healthz", "metrics", periodSeconds=30, timeoutSeconds=10, failureThreshold=10),
+        "readinessProbe": probe("/readyz", "metrics", periodSeconds=5, timeoutSeconds=5, failureThreshold=3),
     }
     container = {
         "name": "agent",

@@ -19,7 +19,7 @@ NAME: Final = "gpuslice-configuration"
 FILE: Final = "configuration.yaml"
 MOUNT: Final = "/etc/gpuslice/configuration"
 #: On the pods. They read the file when they start, so another file needs other pods.
-_CHECKSUM: Final = "gpuslice.io/configuration-checksum"
+_CHECKSUM: Final = "configuration.gpuslice.io/checksum"
 
 ARGUMENTS: Final = (f"--config={MOUNT}/{FILE}",)
 

@@ -9,6 +9,7 @@ from gpuslice.installing import configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER, WEBHOOK
 from gpuslice.policies import crd_watch, schema
+from gpuslice.quotas import schema as quotas
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -29,11 +30,12 @@ def objects(options: Options) -> list[Object]:
 def _rights() -> list[Object]:
     look = ["get", "list", "watch"]
     return [
-        rule(schema.GROUP, [schema.PLURAL], look),
-        rule(schema.GROUP, [f"{schema.PLURAL}/status"], ["patch"]),
+        rule(schema.GROUP, [schema.PLURAL, quotas.PLURAL], look),
+        rule(schema.GROUP, [f"{schema.PLURAL}/status", f"{quotas.PLURAL}/status"], ["patch"]),
         rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [crd_watch.NAME]),
-        rule("", ["pods", "namespaces"], look),
-        rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "patch", "delete"]),
+        rule("", ["pods", "namespaces", "nodes", "resourcequotas"], look),
+        rule("resource.k8s.io", ["resourceslices"], look),
+        rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "delete"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
         rule(_ADMISSION, _CONFIGURATIONS, [*look, "patch"], [webhook_configurations.NAME]),
         rule(_ADMISSION, _CONFIGURATIONS, ["create"]),  # has no name yet, so none can be given
@@ -44,6 +46,7 @@ def _rights_at_home(options: Options) -> list[Object]:
     service = [rule("", ["services"], ["get"], [WEBHOOK])] if options.url is None else []
     return [
         *service,
+        rule(schema.GROUP, [quotas.TALLY_PLURAL], ["get", "list", "watch", "create", "update", "delete"]),
         rule("coordination.k8s.io", ["leases"], ["get", "update"], [CONTROLLER]),
         rule("coordination.k8s.io", ["leases"], ["create"]),  # has no name yet, so none can be given
     ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuslice.policies import schema
+from gpuslice.quotas import schema as quotas
 
 _QUANTITY: Final = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -17,6 +18,12 @@ _QUANTITY: Final = {
 }
 #: Rules that no type can say, by struct.
 _VALIDATIONS: Final = {
+    "HardSpec": [
+        {
+            "rule": "has(self.memory) || has(self.cores) || has(self.devices)",
+            "message": "hard limits nothing; write memory, cores or devices",
+        }
+    ],
     "MatchExpression": [
         {
             "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
@@ -58,55 +65,99 @@ _MAP_KEYS: Final = {"rules": ["name"]}
 _NUMBER_LIMIT: Final = 64  # entries of a map, so that the cost of the rules above has a bound
 
 
+def all_definitions() -> list[dict[str, Any]]:
+    return [slice_policies(), gpu_quotas(), quota_tallies()]
+
+
 def slice_policies() -> dict[str, Any]:
     """The CustomResourceDefinition of SlicePolicy."""
+    columns = [
+        _column("Priority", "integer", ".spec.priority"),
+        _column("Rules", "string", ".spec.rules[*].name"),
+        _column("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status'),
+        _column("Held", "string", '.status.conditions[?(@.type=="HeldWithoutWebhook")].status'),
+        _column("Age", "date", ".metadata.creationTimestamp"),
+    ]
+    description = (
+        "Says about the GPUs of the pods that its rules match: how they may ask, what they get, and how it is given."
+    )
+    status = {"type": "object", "properties": {"conditions": _conditions()}}
+    version = _version(description, _generated(schema.PolicySpec), status, columns)
+    return _definition(schema.KIND, schema.PLURAL, "Cluster", "slp", version)
+
+
+def gpu_quotas() -> dict[str, Any]:
+    """The CustomResourceDefinition of GpuQuota."""
+    columns = [
+        *(_column(name.title(), "string", f".status.usedOfHard.{name}") for name in ("memory", "cores", "devices")),
+        _column("Held", "string", '.status.conditions[?(@.type=="Held")].status'),
+        _column("Age", "date", ".metadata.creationTimestamp"),
+    ]
+    description = "Says how much of GPUs the pods of its namespace may hold together, in whichever dialect they ask."
+    status = _generated(quotas.GpuQuotaStatus)
+    status["properties"]["conditions"] = _conditions()
+    version = _version(description, _generated(quotas.GpuQuotaSpec), status, columns)
+    return _definition(quotas.KIND, quotas.PLURAL, "Namespaced", "gq", version)
+
+
+def quota_tallies() -> dict[str, Any]:
+    """The CustomResourceDefinition of QuotaTally, which gpuslice alone writes and reads."""
+    description = (
+        "Counts for the quotas of the namespace that it is named after. Only gpuslice writes it, and reads it."
+    )
+    spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return _definition(quotas.TALLY_KIND, quotas.TALLY_PLURAL, "Namespaced", None, _version(description, spec))
+
+
+def _definition(kind: str, plural: str, scope: str, short: str | None, version: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{schema.PLURAL}.{schema.GROUP}"},
+        "metadata": {"name": f"{plural}.{schema.GROUP}"},
         "spec": {
             "group": schema.GROUP,
-            "scope": "Cluster",
+            "scope": scope,
             "names": {
-                "kind": schema.KIND,
-                "listKind": f"{schema.KIND}List",
-                "plural": schema.PLURAL,
-                "singular": "slicepolicy",
-                "shortNames": ["slp"],
-                "categories": ["gpuslice"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                # Those for people.
+                **({"shortNames": [short], "categories": ["gpuslice"]} if short is not None else {}),
             },
-            "versions": [_version()],
+            "versions": [version],
         },
     }
 
 
-def _version() -> dict[str, Any]:
-    (reference,), components = msgspec.json.schema_components([schema.PolicySpec], ref_template="{name}")
-    spec = _structural(reference, components)
+def _generated(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    (reference,), components = msgspec.json.schema_components([struct], ref_template="{name}")
+    return _structural(reference, components)
+
+
+def _version(
+    description: str,
+    spec: dict[str, Any],
+    status: dict[str, Any] | None = None,
+    columns: list[dict[str, str]] | None = None,
+) -> dict[str, Any]:
     return {
         "name": schema.VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": [
-            _column("Priority", "integer", ".spec.priority"),
-            _column("Rules", "string", ".spec.rules[*].name"),
-            _column("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status'),
-            _column("Held", "string", '.status.conditions[?(@.type=="HeldWithoutWebhook")].status'),
-            _column("Age", "date", ".metadata.creationTimestamp"),
-        ],
+        **({"subresources": {"status": {}}} if status else {}),
+        **({"additionalPrinterColumns": columns} if columns else {}),
         "schema": {
             "openAPIV3Schema": {
                 "type": "object",
-                "description": "Says about the GPUs of the pods that its rules match: how they may ask, what they get, "
-                "and how it is given.",
+                "description": description,
                 "required": ["spec"],
                 "properties": {
                     "apiVersion": {"type": "string"},
                     "kind": {"type": "string"},
                     "metadata": {"type": "object"},
                     "spec": spec,
-                    "status": _status(),
+                    **({"status": status} if status else {}),
                 },
             }
         },
@@ -117,7 +168,7 @@ def _column(name: str, kind: str, path: str) -> dict[str, str]:
     return {"name": name, "type": kind, "jsonPath": path}
 
 
-def _status() -> dict[str, Any]:
+def _conditions() -> dict[str, Any]:
     texts = {name: {"type": "string"} for name in ("type", "status", "reason", "message")}
     condition = {
         "type": "object",
@@ -128,13 +179,12 @@ def _status() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
         },
     }
-    conditions = {
+    return {
         "type": "array",
         "items": condition,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     }
-    return {"type": "object", "properties": {"conditions": conditions}}
 
 
 def _structural(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuslice.admission.registration import excluded_namespaces
 from gpuslice.admission.registration.webhook_configurations import Address, Service, Webhooks
 from gpuslice.configuration import effective
 from gpuslice.configuration.effective import Layer
@@ -84,6 +85,7 @@ class Options:
             target=Address(url=registration.url) if registration.url else Service(namespace=namespace, name=name),
             settings=self.settings,
             excluded_namespaces=registration.excluded_namespaces,
+            refuse_unreviewed=registration.failure_policy == "Fail",
             certificate=registration.certificate,
         )
 
@@ -114,4 +116,4 @@ class Options:
     def _registration(self) -> Document:
         target = {"service": f"{self.namespace}/{WEBHOOK}"} if self.url is None else {"url": self.url}
         certificate = {"certificate": f"{self.namespace}/{WEBHOOK}"} if self.cert_manager else {}
-        return {**target, "excludedNamespaces": ["kube-system", self.namespace], **certificate}
+        return {**target, "excludedNamespaces": list(excluded_namespaces.by_default(self.namespace)), **certificate}

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.installing import agent, configuration, controller, definitions, webhook
+from gpuslice.installing.objects import metadata, rule
 from gpuslice.model import devices
+from gpuslice.model.policies import Backend
+from gpuslice.policies.schema import GROUP
+from gpuslice.quotas.schema import PLURAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -26,20 +30,54 @@ def _namespace(options: Options) -> list[Object]:
     # The agent is privileged; the others ask for no more than the strictest standard allows.
     security = {"pod-security.kubernetes.io/enforce": "privileged"}
     labels = {"app.kubernetes.io/part-of": "gpuslice", **security}
-    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace, "labels": labels}}]
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace, "labels": labels}},
+        _critical_pods(options),
+    ]
+
+
+def _critical_pods(options: Options) -> Object:
+    """Some providers let pods be critical to a node or the cluster only in namespaces whose quota says how many."""
+    critical = {
+        "scopeName": "PriorityClass",
+        "operator": "In",
+        "values": ["system-node-critical", "system-cluster-critical"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": metadata("gpuslice-critical-pods", options),
+        "spec": {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [critical]}},
+    }
 
 
 def _definitions(_options: Options) -> list[Object]:
-    return [definitions.slice_policies()]
+    return [*definitions.all_definitions(), _quota_viewer()]
 
 
-def _device_classes(_options: Options) -> list[Object]:
+def _quota_viewer() -> Object:
+    """Those who may look at a namespace see its quotas. To write them is for those who answer for the cluster."""
+    described = metadata("gpuslice-quota-viewer")
+    described["labels"] |= {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": described,
+        "rules": [rule(GROUP, [PLURAL], ["get", "list", "watch"])],
+    }
+
+
+def _device_classes(options: Options) -> list[Object]:
+    """None where no node offers claims. A whole GPU that a pod asks of no plugin is one of ours, all of its memory."""
+    if options.settings.node_backend is Backend.EXTENDED:
+        return []
+    whole = {devices.GPU_CLASS: {"extendedResourceName": options.settings.whole_resource}}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
             "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "gpuslice"}},
-            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+            "spec": {"selectors": [{"cel": {"expression": expression}}], **whole.get(name, {})},
         }
         for name, expression in devices.CLASS_SELECTORS.items()
     ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission.registration import webhook_configurations
+from gpuslice.admission.registration import claim_policy, webhook_configurations
 from gpuslice.installing import client_authority, configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, metadata, probe, rule, selector
 from gpuslice.installing.options import CERTIFICATE_FOLDER, WEBHOOK
 from gpuslice.pki.certificate_keeper import SECRET_NAME
 from gpuslice.policies import crd_watch, schema
+from gpuslice.quotas import schema as quotas
 
 if TYPE_CHECKING:
     from gpuslice.installing.options import Options
@@ -27,6 +28,7 @@ def objects(options: Options) -> list[Object]:
         *(_server(options) if options.url is None else ()),
         webhook_configurations.mutating(options.webhooks),
         webhook_configurations.validating(options.webhooks),
+        *claim_policy.objects(options.namespace, options.settings.gpu_classes, options.webhooks.excluded_namespaces),
     ]
 
 
@@ -59,7 +61,8 @@ def _rights(options: Options) -> list[Object]:
         rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [crd_watch.NAME]),
         rule("", ["namespaces", "nodes"], look),
         rule("resource.k8s.io", ["resourceslices"], look),
-        rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "patch"]),
+        # What claims are for that gpuslice did not make.
+        rule("resource.k8s.io", ["resourceclaims", "resourceclaimtemplates"], ["get"]),
     ]
     if not options.cert_manager:
         kinds = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
@@ -68,9 +71,11 @@ def _rights(options: Options) -> list[Object]:
 
 
 def _rights_at_home(options: Options) -> list[Object]:
+    tallies = rule(schema.GROUP, [quotas.TALLY_PLURAL], ["get", "patch"])
     if options.cert_manager:
-        return []
+        return [tallies]
     return [
+        tallies,
         rule("", ["secrets"], ["get", "list", "watch", "patch"], [SECRET_NAME]),
         rule("", ["secrets"], ["create"]),  # has no name yet, so none can be given
     ]

@@ -1,7 +1,7 @@
 """Events (events.k8s.io/v1): what people see with `kubectl get events` and `kubectl describe`.
 
 The first of its kind is written at once; repeats are counted and told as one series now and then, so that a loop in
-somebody's cluster does not become a flood. Recording never waits and never fails: events are a courtesy.
+a cluster does not become a flood. Recording never waits and never fails: events are a courtesy.
 """
 
 from __future__ import annotations

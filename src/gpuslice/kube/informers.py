@@ -5,8 +5,8 @@ function that makes of it what is kept. Parts that follow the same objects (reso
 connection; each has a store of its own, so that nothing is kept which no part needs.
 
     informers = Informers(api)
-    pods = informers.informer(PODS, PodClaims, templates_of)
-    by_template = pods.store.index(lambda key, names: names)
+    pods = informers.informer(PODS, PodWithClaims, needed_templates)
+    by_template = pods.store.index(lambda key, pod: [name for name, _ in pod.recipes])
     pods.store.listen(lambda key, old, new: queue.add(key))
     await informers.run()
 
@@ -16,7 +16,6 @@ A part that asks for an informer while others follow the objects already makes t
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -24,12 +23,10 @@ import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpuslice.kube import api as calls
 from gpuslice.kube.decoding import decoder
-from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import HasMetadata, ObjectMetadata
-from gpuslice.kube.store import Key, SharedStore
-from gpuslice.kube.watching import Watch, decode_bookmark, decode_change, decode_metadata, key_of
+from gpuslice.kube.store import Store
+from gpuslice.kube.watching import ListWatch, decode_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +47,7 @@ class Informer(Generic[V]):
         self, watch: ListWatch, kind: type[Any], project: Callable[[Any], V | None], limit: int | None
     ) -> None:
         self.resource: Final = watch.resource
-        self.store: Final[SharedStore[V]] = SharedStore(limit)
+        self.store: Final[Store[V]] = Store(limit)
         #: Set once everything there is has been seen. Only `list_again` clears it: old knowledge is better than none.
         self.synced: Final = asyncio.Event()
         #: Objects of which `project` could make nothing because it failed.
@@ -111,84 +108,6 @@ class Informer(Generic[V]):
             return metadata, None
 
 
-class ListWatch(Watch[ObjectMetadata, bool]):
-    """One list and watch, for the informers that share it."""
-
-    def __init__(self, api: Api, resource: Resource, *, namespace: str, labels: str, fields: str) -> None:
-        super().__init__(
-            api, resource, ObjectMetadata, lambda _: None, namespace=namespace, labels=labels, fields=fields
-        )
-        self.served_listeners: Final[list[Callable[[], None]]] = []
-        self.served_changed = self._tell_served
-        self.informers: Final[list[Informer[Any]]] = []
-
-    def join(self, kind: type[ObjectT], project: Callable[[ObjectT], V | None], limit: int | None) -> Informer[V]:
-        """From the next list on."""
-        informer: Informer[V] = Informer(self, kind, project, limit)
-        self.informers.append(informer)
-        metadata_only = all(each.metadata_only for each in self.informers)
-        self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
-        self._accept = calls.METADATA if metadata_only else calls.JSON
-        return informer
-
-    def age(self) -> float:
-        return time.monotonic() - self._heard
-
-    def list_again(self) -> None:
-        for informer in self.informers:
-            informer.synced.clear()
-        super().list_again()
-
-    async def _list(self) -> str:
-        informers = list(self.informers)
-        found: list[dict[Key, Any]] = [{} for _ in informers]
-        version = ""
-        async for page in pages(self._api, self._path, self._selectors, accept=self._accept_list):
-            if page.first:
-                for values in found:
-                    values.clear()
-            version = page.version
-            for item in page.items:
-                for informer, values in zip(informers, found, strict=True):
-                    metadata, value = informer.read(item)
-                    if value is not None:
-                        values[key_of(metadata)] = value
-        for informer, values in zip(informers, found, strict=True):
-            informer.store.replace(values)
-        self.relists += 1
-        self._set_served(served=True)
-        self._well()
-        for synced in (self.synced, *(informer.synced for informer in informers)):
-            synced.set()
-        return version
-
-    def _apply(self, line: bytes) -> str:
-        change = decode_change(line)
-        if change.type == "ERROR":
-            raise calls.status_error(change.object)
-        if change.type == "BOOKMARK":
-            return decode_bookmark(change.object).metadata.resource_version
-        gone = change.type == "DELETED"
-        for informer in self.informers:
-            metadata, value = informer.read(change.object)
-            informer.store.put(key_of(metadata), None if gone else value)
-        return metadata.resource_version
-
-    def _absent(self) -> None:
-        for informer in self.informers:
-            informer.store.replace({})
-        super()._absent()
-        for informer in self.informers:
-            informer.synced.set()
-
-    def _tell_served(self) -> None:
-        for listener in self.served_listeners:
-            try:
-                listener()
-            except Exception:  # noqa: BLE001 - it must not stop the watch
-                self._log.exception("a listener of a watch failed")
-
-
 class Informers:
     """All informers of a process."""
 
@@ -217,7 +136,8 @@ class Informers:
         if watch is None:
             watch = ListWatch(self._api, resource, namespace=namespace, labels=labels, fields=fields)
             self._watches[key] = watch
-        informer = watch.join(kind, project, limit)
+        informer = Informer(watch, kind, project, limit)
+        watch.join(informer)
         if self._group is not None:
             self._start(watch, self._group)
         return informer

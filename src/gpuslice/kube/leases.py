@@ -121,7 +121,7 @@ class LeaderElection:
         return await self._write(lease)
 
     async def _write(self, current: _Lease | None) -> bool:
-        """Makes the lease ours, for another duration, unless somebody was faster."""
+        """Makes the lease ours, for another duration, unless another process was faster."""
         now = timestamps.micro_time()
         held = current is not None and current.spec.holder_identity == self._identity
         old = current.spec if current is not None else _LeaseSpec()

@@ -17,7 +17,8 @@ Key = tuple[str, str]
 
 
 class Store(Generic[V]):
-    """By namespace and name. Each listener hears of each change once, with the value before and after it.
+    """By namespace and name. Each listener hears of each change once, with the value before and after it. Listeners do
+    not depend on each other: one that fails is logged and counted, and the others hear of the change all the same.
 
     With a limit, what comes when it is full is not kept: for users that can do with less than all.
     """
@@ -27,6 +28,14 @@ class Store(Generic[V]):
         self._limit = limit
         self._indexes: list[Index[Any, V]] = []
         self._listeners: list[Callable[[Key, V | None, V | None], None]] = []
+        #: How often a listener or an index failed.
+        self.failures = 0
+        self._failing: set[int] = set()
+
+    @property
+    def failing(self) -> bool:
+        """Whether a listener failed when it was last told something: what it knows may be wrong."""
+        return bool(self._failing)
 
     def listen(self, listener: Callable[[Key, V | None, V | None], None]) -> None:
         """Calls it with key, old value and new value; None is an object that is not there."""
@@ -81,28 +90,6 @@ class Store(Generic[V]):
     def _call(
         self, listener: Callable[[Key, V | None, V | None], None], key: Key, old: V | None, new: V | None
     ) -> None:
-        listener(key, old, new)
-
-
-class SharedStore(Store[V]):
-    """A store whose listeners do not depend on each other: one that fails is logged and counted, and the others hear of
-    the change all the same.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__(limit)
-        #: How often a listener or an index failed.
-        self.failures = 0
-        self._failing: set[int] = set()
-
-    @property
-    def failing(self) -> bool:
-        """Whether a listener failed when it was last told something: what it knows may be wrong."""
-        return bool(self._failing)
-
-    def _call(
-        self, listener: Callable[[Key, V | None, V | None], None], key: Key, old: V | None, new: V | None
-    ) -> None:
         """Tells of a failure once, until the listener works again: there may be ten thousand objects."""
         try:
             listener(key, old, new)
@@ -142,6 +129,12 @@ class Index(Generic[I, V]):
     def get(self, key: I) -> list[V]:
         """The objects that have this key."""
         return [self._values[name] for name in self._objects.get(key, ())]
+
+    def iterate(self, key: I) -> Iterator[tuple[Key, V]]:
+        """The same one by one, with their names, for those who need but the first. The store must not change
+        meanwhile.
+        """
+        return ((name, self._values[name]) for name in self._objects.get(key, ()))
 
     def count(self, key: I) -> int:
         return len(self._objects.get(key, ()))

@@ -1,4 +1,4 @@
-"""Bearer tokens: given once, read from a file that somebody replaces, or made by a program."""
+"""Bearer tokens: given once, read from a file that the kubelet replaces, or made by a program."""
 
 from __future__ import annotations
 

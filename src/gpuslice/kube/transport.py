@@ -178,7 +178,7 @@ class _Connection:
         return self._whole and self._keep_alive and not self._reader.at_eof() and not self._writer.is_closing()
 
     def close(self) -> None:
-        # Not in order but at once: nobody waits for the server to say goodbye, too.
+        # Not in order but at once: no one waits for the server to close its side, too.
         self._writer.transport.abort()
 
     async def closed(self) -> None:

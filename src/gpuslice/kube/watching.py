@@ -1,4 +1,4 @@
-"""Keeps a store of a kind of object in step with the API server: a list, then every change to it.
+"""Keeps the stores of informers in step with the API server: a list, then every change to it.
 
 The list is read in pages and the changes are followed from its version on, so nothing falls between the two. When the
 connection breaks, it is followed from the last version that was heard of; bookmarks keep that version young where
@@ -14,7 +14,7 @@ import asyncio
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -23,18 +23,16 @@ from gpuslice.kube import api as calls
 from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.listing import pages
-from gpuslice.kube.resources import HasMetadata, Metadata, ObjectMetadata
-from gpuslice.kube.store import Key, Store
+from gpuslice.kube.resources import ObjectMetadata
 from gpuslice.system.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpuslice.kube.api import Api
-    from gpuslice.kube.resources import Resource
-
-ObjectT = TypeVar("ObjectT", bound=HasMetadata)
-V = TypeVar("V")
+    from gpuslice.kube.informers import Informer
+    from gpuslice.kube.resources import Metadata, Resource
+    from gpuslice.kube.store import Key
 
 #: The server ends a watch after so long; at random, so that the watches of many do not start together again.
 _WATCH_SECONDS: Final = (240, 480)
@@ -61,28 +59,17 @@ class _Bookmark(msgspec.Struct):
     metadata: _BookmarkMetadata
 
 
-decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
-decode_change: Final = decoder(_Change)
+_decode_bookmark: Final = msgspec.json.Decoder(_Bookmark).decode
+_decode_change: Final = decoder(_Change)
 decode_metadata: Final = decoder(ObjectMetadata)
 
 
-class Watch(Generic[ObjectT, V]):
-    """One kind of object. `project` says what is kept of each; of an object for which it gives None, nothing is."""
+class ListWatch:
+    """One list and watch, for the informers that share it."""
 
-    def __init__(
-        self,
-        api: Api,
-        resource: Resource,
-        kind: type[ObjectT],
-        project: Callable[[ObjectT], V | None],
-        *,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        limit: int | None = None,
-    ) -> None:
+    def __init__(self, api: Api, resource: Resource, *, namespace: str, labels: str, fields: str) -> None:
         self.resource: Final = resource
-        self.store: Final[Store[V]] = Store(limit)
+        self.informers: Final[list[Informer[Any]]] = []
         #: Set once everything there is has been seen. Only `list_again` clears it: old knowledge is better than none.
         self.synced: Final = asyncio.Event()
         #: False while the server does not know the kind at all. That, too, is knowledge: there are no such objects.
@@ -91,16 +78,13 @@ class Watch(Generic[ObjectT, V]):
         #: knowledge, but a moment that passes.
         self.known_served = False
         #: Called when `served` changes.
-        self.served_changed: Callable[[], None] = lambda: None
+        self.served_listeners: Final[list[Callable[[], None]]] = []
         self.relists = 0
         self.failures = 0
         self._api = api
         self._path = resource.path(namespace)
-        self._project = project
-        self._decode = decoder(kind)
-        metadata_only = kind is ObjectMetadata
-        self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
-        self._accept = calls.METADATA if metadata_only else calls.JSON
+        self._accept_list = calls.JSON
+        self._accept = calls.JSON
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._selectors = {key: text for key, text in selectors.items() if text}
         self._round: asyncio.Task[None] | None = None
@@ -111,9 +95,20 @@ class Watch(Generic[ObjectT, V]):
         self.complaint = ""
         self._log = structlog.get_logger().bind(resource=resource.plural)
 
+    def join(self, informer: Informer[Any]) -> None:
+        """From the next list on."""
+        self.informers.append(informer)
+        metadata_only = all(each.metadata_only for each in self.informers)
+        self._accept_list = calls.METADATA_LIST if metadata_only else calls.JSON
+        self._accept = calls.METADATA if metadata_only else calls.JSON
+
+    def age(self) -> float:
+        """Seconds since the server last spoke of these objects."""
+        return time.monotonic() - self._heard
+
     def heard_within(self, seconds: float) -> bool:
-        """Whether the server has spoken so recently, and so the store is no older than that."""
-        return time.monotonic() - self._heard <= seconds
+        """Whether the server has spoken so recently, and so the stores are no older than that."""
+        return self.age() <= seconds
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -129,8 +124,8 @@ class Watch(Generic[ObjectT, V]):
                 # Only the round was cancelled: by `list_again`.
 
     def list_again(self) -> None:
-        """What is known is of another time. Until everything is listed anew, this is not synced."""
-        self.synced.clear()
+        """What is known is of another time. Until everything is listed anew, none of the informers is synced."""
+        self._set_synced(synced=False)
         self._expecting.reset()
         if self._round is not None:
             self._round.cancel()
@@ -159,21 +154,25 @@ class Watch(Generic[ObjectT, V]):
         await asyncio.sleep(_ABSENT_SECONDS)
 
     async def _list(self) -> str:
-        values: dict[Key, V] = {}
+        informers = list(self.informers)
+        found: list[dict[Key, Any]] = [{} for _ in informers]
         version = ""
         async for page in pages(self._api, self._path, self._selectors, accept=self._accept_list):
             if page.first:
-                values.clear()
+                for values in found:
+                    values.clear()
             version = page.version
             for item in page.items:
-                metadata, value = self._read(item)
-                if value is not None:
-                    values[key_of(metadata)] = value
-        self.store.replace(values)
+                for informer, values in zip(informers, found, strict=True):
+                    metadata, value = informer.read(item)
+                    if value is not None:
+                        values[_key_of(metadata)] = value
+        for informer, values in zip(informers, found, strict=True):
+            informer.store.replace(values)
         self.relists += 1
         self._set_served(served=True)
         self._well()
-        self.synced.set()
+        self._set_synced(synced=True, informers=informers)
         return version
 
     async def _follow(self, version: str, backoff: Backoff) -> None:
@@ -213,25 +212,16 @@ class Watch(Generic[ObjectT, V]):
 
     def _apply(self, line: bytes) -> str:
         """Takes one change into the store and says what version that was."""
-        change = decode_change(line)
+        change = _decode_change(line)
         if change.type == "ERROR":
             raise calls.status_error(change.object)
         if change.type == "BOOKMARK":
-            return decode_bookmark(change.object).metadata.resource_version
-        metadata, value = self._read(change.object)
-        self.store.put(key_of(metadata), None if change.type == "DELETED" else value)
+            return _decode_bookmark(change.object).metadata.resource_version
+        gone = change.type == "DELETED"
+        for informer in self.informers:
+            metadata, value = informer.read(change.object)
+            informer.store.put(_key_of(metadata), None if gone else value)
         return metadata.resource_version
-
-    def _read(self, document: msgspec.Raw) -> tuple[Metadata, V | None]:
-        try:
-            found = self._decode(document)
-        except msgspec.ValidationError as error:
-            metadata = decode_metadata(document).metadata
-            self._log.warning(
-                "an object is left out", name=metadata.name, namespace=metadata.namespace, error=str(error)
-            )
-            return metadata, None
-        return found.metadata, self._project(found)
 
     def _well(self) -> None:
         self._heard = time.monotonic()
@@ -251,17 +241,29 @@ class Watch(Generic[ObjectT, V]):
     def _absent(self) -> None:
         if self.served:
             self._log.info("the API server does not serve this resource")
-        self.store.replace({})
+        for informer in self.informers:
+            informer.store.replace({})
         self._set_served(served=False)
         self._well()
-        self.synced.set()
+        self._set_synced(synced=True, informers=self.informers)
 
     def _set_served(self, *, served: bool) -> None:
-        if served != self.served:
-            self.served = served
-            self.served_changed()
+        if served == self.served:
+            return
+        self.served = served
+        for listener in self.served_listeners:
+            try:
+                listener()
+            except Exception:  # noqa: BLE001 - it must not stop the watch
+                self._log.exception("a listener of a watch failed")
+
+    def _set_synced(self, *, synced: bool, informers: Sequence[Informer[Any]] | None = None) -> None:
+        """An informer that joined while the list was read is not synced by it."""
+        joined = self.informers if informers is None else informers
+        for event in (self.synced, *(informer.synced for informer in joined)):
+            event.set() if synced else event.clear()
 
 
-def key_of(metadata: Metadata) -> Key:
+def _key_of(metadata: Metadata) -> Key:
     # Many objects are in few namespaces.
     return sys.intern(metadata.namespace), metadata.name

@@ -68,8 +68,14 @@ NODE_LABELS: Final = ("nvidia.com/gpu.present", "gpuslice.io/gpu-node")
 SHARED_RESOURCE: Final = "nvidia.com/gpu-shared"
 WHOLE_RESOURCE: Final = "nvidia.com/gpu"
 SLOTS_PER_GPU: Final = 10
+#: In NVIDIA's domain, and no GPU: network cards, as NVIDIA's network operator calls them.
+OTHER_RESOURCES: Final = ("nvidia.com/hostdev",)
+#: The device classes whose devices are GPUs, or parts of them: ours, and those of NVIDIA's driver.
+GPU_CLASSES: Final = (GPU_CLASS, MIG_CLASS, "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")
 #: As NVIDIA's own device plugin calls MIG partitions.
 MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+#: And replicas, of partitions and of GPUs, that several containers use at a time.
+SHARED_SUFFIX: Final = ".shared"
 
 
 def mig_resource(profile: str) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "MigPlacement",
     "MigProfile",
     "model_named",
+    "name_of_model",
     "short_name",
     "with_article",
 ]
@@ -39,6 +40,7 @@ class Architecture(IntEnum):
     AMPERE = 7
     ADA = 8
     HOPPER = 9
+    BLACKWELL = 10
 
 
 class Brand(IntEnum):
@@ -197,6 +199,174 @@ _MODELS: Final = (
         shared_memory_per_block_optin=99 * _KIB,
         power_limit_milliwatts=450_000,
     ),
+    GpuModel(
+        name="H200",
+        product="NVIDIA H200",
+        memory_bytes=143771 * _MIB,
+        multiprocessors=132,
+        threads_per_multiprocessor=2048,
+        compute_major=9,
+        compute_minor=0,
+        architecture=Architecture.HOPPER,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x233510DE,
+        pci_subsystem_id=0x18BE10DE,
+        clock_khz=1_980_000,
+        memory_clock_khz=3_201_000,
+        memory_bus_bits=6144,
+        l2_bytes=50 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=700_000,
+        mig_profiles=mig.H200,
+    ),
+    GpuModel(
+        name="B200",
+        product="NVIDIA B200",
+        memory_bytes=183359 * _MIB,
+        multiprocessors=148,
+        threads_per_multiprocessor=2048,
+        compute_major=10,
+        compute_minor=0,
+        architecture=Architecture.BLACKWELL,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x290110DE,
+        pci_subsystem_id=0x199910DE,
+        clock_khz=1_965_000,
+        memory_clock_khz=3_996_000,
+        memory_bus_bits=7680,
+        l2_bytes=126 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=1000_000,
+        mig_profiles=mig.B200,
+    ),
+    GpuModel(
+        name="A30",
+        product="NVIDIA A30",
+        memory_bytes=24576 * _MIB,
+        multiprocessors=56,
+        threads_per_multiprocessor=2048,
+        compute_major=8,
+        compute_minor=0,
+        architecture=Architecture.AMPERE,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x20B710DE,
+        pci_subsystem_id=0x153210DE,
+        clock_khz=1_440_000,
+        memory_clock_khz=1_215_000,
+        memory_bus_bits=3072,
+        l2_bytes=24 * _MIB,
+        shared_memory_per_multiprocessor=164 * _KIB,
+        shared_memory_per_block_optin=163 * _KIB,
+        power_limit_milliwatts=165_000,
+        mig_profiles=mig.A30,
+    ),
+    GpuModel(
+        name="H100-NVL",
+        product="NVIDIA H100 NVL",
+        memory_bytes=95830 * _MIB,
+        multiprocessors=132,
+        threads_per_multiprocessor=2048,
+        compute_major=9,
+        compute_minor=0,
+        architecture=Architecture.HOPPER,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x232110DE,
+        pci_subsystem_id=0x183910DE,
+        clock_khz=1_785_000,
+        memory_clock_khz=2_619_000,
+        memory_bus_bits=6016,
+        l2_bytes=50 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=400_000,
+        mig_profiles=mig.H100_NVL,
+    ),
+    GpuModel(
+        name="H20",
+        product="NVIDIA H20",
+        memory_bytes=97871 * _MIB,
+        multiprocessors=78,
+        threads_per_multiprocessor=2048,
+        compute_major=9,
+        compute_minor=0,
+        architecture=Architecture.HOPPER,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x232910DE,
+        pci_subsystem_id=0x198B10DE,
+        clock_khz=1_980_000,
+        memory_clock_khz=2_619_000,
+        memory_bus_bits=6144,
+        l2_bytes=60 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=500_000,
+        mig_profiles=mig.H20,
+    ),
+    GpuModel(
+        name="GH200",
+        product="NVIDIA GH200 480GB",
+        memory_bytes=97871 * _MIB,
+        multiprocessors=132,
+        threads_per_multiprocessor=2048,
+        compute_major=9,
+        compute_minor=0,
+        architecture=Architecture.HOPPER,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x234210DE,
+        pci_subsystem_id=0x180910DE,
+        clock_khz=1_980_000,
+        memory_clock_khz=2_619_000,
+        memory_bus_bits=6144,
+        l2_bytes=50 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=900_000,
+        mig_profiles=mig.GH200_96GB,
+    ),
+    GpuModel(
+        name="GB200",
+        product="NVIDIA GB200",
+        memory_bytes=189471 * _MIB,
+        multiprocessors=148,
+        threads_per_multiprocessor=2048,
+        compute_major=10,
+        compute_minor=0,
+        architecture=Architecture.BLACKWELL,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x294110DE,
+        pci_subsystem_id=0x204610DE,
+        clock_khz=2_062_000,
+        memory_clock_khz=3_996_000,
+        memory_bus_bits=7936,
+        l2_bytes=126 * _MIB,
+        shared_memory_per_multiprocessor=228 * _KIB,
+        shared_memory_per_block_optin=227 * _KIB,
+        power_limit_milliwatts=1200_000,
+        mig_profiles=mig.GB200,
+    ),
+    GpuModel(
+        name="RTX-PRO-6000",
+        product="NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        memory_bytes=97887 * _MIB,
+        multiprocessors=188,
+        threads_per_multiprocessor=1536,
+        compute_major=12,
+        compute_minor=0,
+        architecture=Architecture.BLACKWELL,
+        brand=Brand.NVIDIA,
+        pci_device_id=0x2BB510DE,
+        pci_subsystem_id=0x204E10DE,
+        clock_khz=2_430_000,
+        memory_clock_khz=12_481_000,
+        memory_bus_bits=512,
+        l2_bytes=128 * _MIB,
+        shared_memory_per_multiprocessor=100 * _KIB,
+        shared_memory_per_block_optin=99 * _KIB,
+        power_limit_milliwatts=600_000,
+        mig_profiles=mig.RTX_PRO_6000,
+    ),
 )
 
 #: The models that a user can name, by the name as we write it.
@@ -208,12 +378,28 @@ _BY_FOLDED_NAME: Final = {model.name.casefold(): model for model in _MODELS}
 _BY_PRODUCT: Final = {model.product: model for model in _MODELS}
 
 
+def _label(product: str) -> str:
+    return product.replace(" ", "-").casefold()
+
+
+_BY_LABEL: Final = {_label(model.product): model for model in _MODELS}
+
+
 def model_named(name: str) -> GpuModel:
     """The preset of that name, however it is capitalized."""
     model = _BY_FOLDED_NAME.get(name.strip().casefold())
     if model is None:
         raise ValueError(f"no GPU model is named {name!r}; the known ones are {', '.join(PRESETS)}")
     return model
+
+
+def name_of_model(text: str) -> str:
+    """What nodes call the model that someone named: by its name, however it is capitalized, by its product's, or as the
+    label nvidia.com/gpu.product, which has hyphens for spaces and says where NVIDIA's plugin shares the GPU.
+    """
+    wanted = text.strip().removesuffix("-SHARED")
+    known = _BY_FOLDED_NAME.get(wanted.casefold()) or _BY_LABEL.get(_label(wanted))
+    return known.name if known else short_name(wanted.replace("-", " "))
 
 
 def with_article(name: str) -> str:

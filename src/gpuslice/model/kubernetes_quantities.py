@@ -36,7 +36,11 @@ def parse_whole(value: str | float) -> int:
     """The quantity, where only a whole number that is not negative makes sense."""
     if isinstance(value, str) and len(value) <= _SHORT and value.isascii() and value.isdigit():
         return int(value)  # nearly all of them
-    number = parse_quantity(value)
+    try:
+        number = parse_quantity(value)
+    except ValueError:
+        # Callers know what to write instead: a fraction or a size would not do.
+        raise ValueError(f"{str(value)[:_LONGEST]!r} is not a quantity") from None
     if number.denominator != 1 or number < 0:
         raise ValueError(f"{str(value)!r} is not a whole number of at least 0")
     if number > _MAX:

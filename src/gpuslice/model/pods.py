@@ -26,10 +26,65 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
     claims: list[ContainerClaim] | None = None
 
 
-class Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Capabilities(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    add: list[str] | None = None
+
+
+class SecurityContext(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    privileged: bool | None = None
+    capabilities: Capabilities | None = None
+
+
+class EnvironmentVariable(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
+#: NVIDIA's runtime adds GPUs by these. Nothing else of an environment is read.
+VISIBLE_DEVICES: Final = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES")
+_SIGNS: Final = (b"\\", *(name.encode() for name in VISIBLE_DEVICES))
+_NO_ENVIRONMENT: Final = msgspec.Raw()
+_decode_environment: Final = msgspec.json.Decoder(list[EnvironmentVariable] | None).decode
+_encode_environment: Final = msgspec.json.Encoder().encode
+
+
+class VolumeMount(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    mount_path: str
+
+
+class Container(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     name: str = ""
     resources: Resources | None = None
     restart_policy: str | None = None
+    security_context: SecurityContext | None = None
+    #: Only the variables that are read (`visible_devices`), so that pods which differ in the others are alike.
+    env: msgspec.Raw = _NO_ENVIRONMENT
+    volume_mounts: list[VolumeMount] | None = None
+
+    def __post_init__(self) -> None:
+        if self.env is _NO_ENVIRONMENT:
+            return
+        written = bytes(self.env)
+        read = _NO_ENVIRONMENT
+        # A name can be written in several ways, but not without a backslash. Most are long, and are not decoded.
+        if any(sign in written for sign in _SIGNS):
+            variables = [each for each in _decode_environment(written) or () if each.name in VISIBLE_DEVICES]
+            read = msgspec.Raw(_encode_environment(variables)) if variables else _NO_ENVIRONMENT
+        msgspec.structs.force_setattr(self, "env", read)
+
+    @property
+    def visible_devices(self) -> list[str]:
+        """The variables by which NVIDIA's runtime would add GPUs."""
+        if self.env is _NO_ENVIRONMENT:
+            return []
+        return [variable.name for variable in _decode_environment(self.env) or ()]
+
+
+class HostPath(msgspec.Struct, frozen=True, gc=False):
+    path: str
+
+
+class Volume(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    host_path: HostPath | None = None
 
 
 class PodClaim(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -47,14 +102,19 @@ class Toleration(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     toleration_seconds: int | None = None
 
 
-class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     resource_claims: list[PodClaim] | None = None
+    #: Of the whole pod: cpu and memory, and never a GPU.
+    resources: Resources | None = None
     tolerations: list[Toleration] | None = None
     node_selector: dict[str, str] | None = None
     service_account_name: str | None = None
     scheduler_name: str | None = None
+    node_name: str | None = None
+    host_pid: bool | None = msgspec.field(default=None, name="hostPID")
+    volumes: list[Volume] | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):

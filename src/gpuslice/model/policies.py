@@ -41,6 +41,24 @@ class Participation(StrEnum):
     OPT_OUT = "OptOut"  # none: they pass as they are
 
 
+class OtherSchedulers(StrEnum):
+    """What becomes of pods that ask for a slice and name the scheduler of another project."""
+
+    TAKE_OVER = "TakeOver"  # Kubernetes' own scheduler places them
+    LEAVE_ALONE = "LeaveAlone"  # within the limits, those that their scheduler serves itself pass as they are
+
+
+class Exemption(StrEnum):
+    """What a pod with a slice may not have, because it gives more than the slice, or keeps the pod from starting."""
+
+    PRIVILEGED = "Privileged"  # a privileged container: all devices of the node
+    CAPABILITIES = "Capabilities"  # those by which a container comes to the node's devices or files
+    HOST_PID = "HostPID"  # the processes of other pods, and their files
+    HOST_PATH = "HostPath"  # folders of the node with devices, drivers, or what gives them out
+    VISIBLE_DEVICES = "VisibleDevices"  # by which NVIDIA's runtime adds GPUs
+    NODE_NAME = "NodeName"  # with a claim: no scheduler allocates it
+
+
 class WhenUnreviewed(StrEnum):
     """What becomes of a pod that asks for a GPU while no webhook answers."""
 
@@ -114,6 +132,8 @@ class Rule:
     defaults: Defaults = Defaults()
     maximum: Maximum = Maximum()
     gpu_model: str | None = None
+    other_schedulers: OtherSchedulers = OtherSchedulers.TAKE_OVER
+    allow: frozenset[Exemption] = frozenset()
     tolerations: tuple[Toleration, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     warn_only: bool = False
@@ -124,11 +144,20 @@ class Rule:
     def limits(self) -> bool:
         """Whether the rule keeps anything from any pod."""
         return (
-            self.maximum != _NO_MAXIMUM
+            self.has_maximum
             or self.participation is Participation.OPT_IN
             or self.dialects is not None
             or self.gpu_model is not None
         )
+
+    @property
+    def has_maximum(self) -> bool:
+        return self.maximum != _NO_MAXIMUM
+
+    @property
+    def places(self) -> bool:
+        """Whether the rule says on which nodes its pods are."""
+        return bool(self.tolerations or self.node_selector)
 
     @property
     def refuses_unreviewed(self) -> bool:

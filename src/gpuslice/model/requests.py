@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import msgspec
 
+from gpuslice.model.choices import GpuChoice  # noqa: TC001 - msgspec reads the types of fields
 from gpuslice.model.errors import GpusliceError
 
 
@@ -33,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     slots: int | None = None
     devices: int = 1
     gpu_model: str | None = None
+    choice: GpuChoice | None = None
     #: Containers of one pod that ask for the same, and say so, hold one slice together.
     shared_in_pod: bool = False
 

@@ -6,9 +6,13 @@ import re
 from enum import StrEnum
 from typing import Final
 
+from gpuslice.model.quantities import format_bytes
+
 #: A session's id is in a path, in a 64-byte field with a zero at its end, and in the arguments of commands.
 MAX_ID: Final = 63
 MAX_NAME: Final = 48
+#: Less than any context takes: what is below was meant in another unit.
+MIN_LIMIT_BYTES: Final = 2**20
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?", re.ASCII)
 
 _CONSONANTS: Final = "bdfghjklmnprstvz"
@@ -38,6 +42,13 @@ def check_name(name: str) -> str:
             " with a letter or digit at both ends"
         )
     return name
+
+
+def check_limit(text: str, size: int) -> None:
+    """Refuses a limit that is not what its author meant. `size` is what was written, in bytes."""
+    if size < MIN_LIMIT_BYTES:
+        meant = f", or {text.strip()}GiB if that was meant" if text.strip().isdecimal() and size else ""
+        raise ValueError(f"a limit of {format_bytes(size)} is too small: write at least 1MiB{meant}")
 
 
 def is_id(text: str) -> bool:

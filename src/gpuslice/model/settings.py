@@ -13,6 +13,8 @@ from gpuslice.model.errors import GpusliceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpuslice.model.policies import Backend
+
 _Value = TypeVar("_Value")
 
 #: As many as a SlicePolicy may say.
@@ -47,6 +49,12 @@ class Settings:
     shared_resource: str = devices.SHARED_RESOURCE
     whole_resource: str = devices.WHOLE_RESOURCE
     slots_per_gpu: int = devices.SLOTS_PER_GPU
+    #: Resources in a domain of GPUs that are none.
+    other_resources: frozenset[str] = frozenset(devices.OTHER_RESOURCES)
+    #: How the nodes are told to offer GPUs. None: by claims where the cluster serves them, else in slots.
+    node_backend: Backend | None = None
+    #: The device classes whose devices are GPUs.
+    gpu_classes: frozenset[str] = frozenset(devices.GPU_CLASSES)
     #: Values of the dialects' settings, by name; a setting that is missing has its default.
     dialects: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -65,9 +73,29 @@ DEFAULT_SETTINGS: Final = Settings()
 
 def slots(name: str, value: object, most: int = _MOST_SLOTS) -> int:
     """A number of slots."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise SettingsError(f"{name}: {value!r} is not a number of slots; write 1 to {most}")
-    return value
+    return number("a number of slots", most)(name, value)
+
+
+def number(what: str, most: int) -> Callable[[str, object], int]:
+    """A whole number from 1 on, which is `what`."""
+
+    def check(name: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise SettingsError(f"{name}: {value!r} is not {what}; write 1 to {most}")
+        return value
+
+    return check
+
+
+def one_of(*words: str) -> Callable[[str, str], str]:
+    """One of a few words."""
+
+    def check(name: str, value: str) -> str:
+        if value not in words:
+            raise SettingsError(f"{name}: {value!r} is not known; write {' or '.join(words)}")
+        return value
+
+    return check
 
 
 def presets(what: str, example: str) -> Callable[[str, dict[str, object]], Mapping[str, int]]:

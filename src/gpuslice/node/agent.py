@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import structlog
 from prometheus_client import CollectorRegistry
 
+from gpuslice.model.gpu_policies import Mode
 from gpuslice.node.admin.messages import AgentView, InventoryGpu
+from gpuslice.node.admin.room import Room
 from gpuslice.node.admin.server import Admin, AdminServer
 from gpuslice.node.attach.mappings import Mappings
 from gpuslice.node.attach.read_only_view import ReadOnlyView
@@ -64,6 +66,8 @@ class Settings:
     private_to: int | None = None
     max_pending: int = 1024
     check_seconds: float = INTERVAL_SECONDS
+    #: Of each GPU, what sessions by hand leave.
+    reserve_bytes: int = 0
     kubernetes: KubernetesSettings | None = None
 
 
@@ -128,7 +132,7 @@ class Agent:
             )
             admin = AdminServer(
                 state.admin_socket,
-                Admin(registry, check, audit, token, state.attach_socket, self._status, thread),
+                Admin(registry, self._room(), check, audit, token, state.attach_socket, self._status, thread),
                 self._log,
             )
             await admin.start()
@@ -149,6 +153,18 @@ class Agent:
                 path.unlink(missing_ok=True)
             if settings.private_to is not None:
                 stack.callback(shutil.rmtree, state.folder, ignore_errors=True)
+
+    def _room(self) -> Room:
+        """What may be promised to sessions by hand: nothing of a GPU that the cluster's scheduler gives out."""
+        reserve, kubernetes = self._settings.reserve_bytes, self._settings.kubernetes
+        if kubernetes is None:
+            return Room(self._registry, reserve_bytes=reserve)
+        policies = kubernetes.policies
+        return Room(
+            self._registry,
+            reserve_bytes=reserve,
+            offered=lambda gpu: policies.mode_of(gpu.uuid, gpu.index, gpu.model) is not Mode.RESERVE,
+        )
 
     def _add_parts(self, lifetimes: Lifetimes, mappings: Mappings) -> None:
         """What every agent does. A part that misses one turn has missed nothing that the next turn does not do."""
@@ -216,10 +232,12 @@ class Agent:
         from gpuslice.node.usage.gpu_metrics import GpuCollector
         from gpuslice.node.usage.metrics import AgentCollector, MetricsServer
 
-        gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states)]
+        gpus = [] if kubernetes is None else [GpuCollector(kubernetes.gpu_states), kubernetes.rivals]
         sessions = AgentCollector(self._registry, server, audit, asyncio.get_running_loop())
         reviewer = None if kubernetes is None else kubernetes.metrics_reviewer()
-        return MetricsServer(address, self._metrics, self._health, sessions, *gpus, reviewer=reviewer)
+        served = MetricsServer(address, self._metrics, self._health, sessions, *gpus, reviewer=reviewer)
+        self._log.info("serves metrics and health", address=address, port=served.port)
+        return served
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of a socket or pidfd is no task, so no part fails with it: it is logged and counted here."""
@@ -258,9 +276,15 @@ class Agent:
             nvml_error=self._check.error,
             gpus=[
                 InventoryGpu(
-                    index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes, mig=gpu.mig
+                    index=gpu.index,
+                    uuid=gpu.uuid,
+                    model=gpu.model,
+                    memory_bytes=gpu.memory_bytes,
+                    mig=gpu.mig,
+                    lost=lost,
                 )
-                for gpu in self._check.machine
+                for lost, gpus in ((False, self._check.machine), (True, self._check.lost))
+                for gpu in gpus
             ],
             sealed=not self._view.weakness,
             weakness=self._view.weakness,

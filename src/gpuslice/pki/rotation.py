@@ -1,7 +1,7 @@
 """The webhook's own certificate authority: what its state is, and what the next state has to be.
 
 Pure: time and what the API servers trust come in, the next state goes out. A rotation takes three steps, each a
-state of its own, so that whoever finds one can go on with it:
+state of its own, so that any replica that finds one can go on with it:
 
 1. A new authority stands beside the old one. Certificates are the old one's; the bundle has both.
 2. When every webhook configuration has had the bundle for a while, certificates are the new one's.
@@ -35,7 +35,7 @@ def fresh(names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> State:
 
 
 def check(state: State, now: datetime) -> None:
-    """Raises StateError unless a webhook can serve with it now, and somebody can renew it."""
+    """Raises StateError unless a webhook can serve with it now, and a replica can renew it."""
     try:
         signing.check_pair(state.certificate, state.key)
         for authority in state.authorities:
@@ -106,7 +106,7 @@ def _issuing(authorities: Sequence[Authority], issuer: Authority, now: datetime,
 
 
 def _seen(authority: Authority, trusted: Collection[str], now: datetime) -> Authority:
-    """Notes since when one that has not issued yet is trusted; somebody may have undone it."""
+    """Notes since when one that has not issued yet is trusted; an administrator may have undone it."""
     if authority.serves_until is not None:
         return authority
     if authority.certificate not in trusted:
@@ -128,7 +128,7 @@ def _leaves(authority: Authority) -> datetime:
 
 
 def _make_authority(now: datetime, lifetimes: Lifetimes) -> Authority:
-    certificate, key = signing.make_authority(now, now + lifetimes.authority)
+    certificate, key = signing.make_authority("gpuslice webhook authority", now, now + lifetimes.authority)
     return Authority(certificate=certificate, key=key)
 
 
@@ -137,7 +137,8 @@ def _issue(
 ) -> tuple[Authority, str, str]:
     """A serving certificate and its key, and the authority, which now serves until that expires."""
     assert authority.key is not None, "an authority that issues has its key"
-    certificate, key = signing.issue(authority.certificate, authority.key, names, now, now + lifetimes.serving)
+    subject = signing.Subject(common_name="gpuslice webhook", names=names)
+    certificate, key = signing.issue(authority.certificate, authority.key, subject, now, now + lifetimes.serving)
     end = signing.end(certificate)
     return msgspec.structs.replace(authority, serves_until=max(end, authority.serves_until or end)), certificate, key
 

@@ -1,8 +1,9 @@
-"""X.509 as the webhook needs it: authorities and serving certificates (ECDSA P-256), made and read as PEM."""
+"""X.509: authorities and the certificates of servers and clients (ECDSA P-256), made and read as PEM."""
 
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,22 @@ if TYPE_CHECKING:
 SKEW: Final = timedelta(hours=1)
 
 
-def make_authority(now: datetime, end: datetime) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a certificate says of its owner: a server if it has names or addresses, a client if it is to be one."""
+
+    common_name: str
+    groups: Sequence[str] = ()
+    names: Sequence[str] = ()
+    client: bool = False
+
+
+def make_authority(common_name: str, now: datetime, end: datetime) -> tuple[str, str]:
     """A new authority's certificate and key."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    # A name of its own, so that who looks for the issuer of a certificate finds one and not two.
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpuslice webhook authority {serial:x}"[:64])])
+    # A name of its own, so that a client that looks for the issuer of a certificate finds one and not two.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{common_name} {serial:x}"[:64])])
     certificate = (
         _builder(name, name, key.public_key(), serial, now, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -36,22 +47,24 @@ def make_authority(now: datetime, end: datetime) -> tuple[str, str]:
     return _pem(certificate), _key_pem(key)
 
 
-def issue(authority: str, authority_key: str, names: Sequence[str], now: datetime, end: datetime) -> tuple[str, str]:
-    """A serving certificate for the names (or addresses), and its key. It does not outlive the authority."""
+def issue(authority: str, authority_key: str, subject: Subject, now: datetime, end: datetime) -> tuple[str, str]:
+    """A certificate for the subject, and its key. It does not outlive the authority."""
     issuer, issuer_key = load(authority), _load_key(authority_key)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuslice webhook")])
     end = min(end, issuer.not_valid_after_utc)
-    certificate = (
-        _builder(subject, issuer.subject, key.public_key(), x509.random_serial_number(), now, end)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH] if subject.names else []
+    usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if subject.client else []
+    builder = (
+        _builder(_name(subject), issuer.subject, key.public_key(), x509.random_serial_number(), now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        .sign(issuer_key, hashes.SHA256())
     )
-    return _pem(certificate), _key_pem(key)
+    if subject.names:
+        names = x509.SubjectAlternativeName([_general_name(name) for name in subject.names])
+        builder = builder.add_extension(names, critical=False)
+    return _pem(builder.sign(issuer_key, hashes.SHA256())), _key_pem(key)
 
 
 def issued_by(certificate: str, authority: str) -> bool:
@@ -120,6 +133,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _name(subject: Subject) -> x509.Name:
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in subject.groups]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, subject.common_name)])
 
 
 def _general_name(name: str) -> x509.GeneralName:

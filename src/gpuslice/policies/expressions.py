@@ -65,9 +65,11 @@ def compiled(text: str) -> Expression:
 @cache
 def _environment() -> cel.Env:
     from cel_expr_python import cel
-    from cel_expr_python.ext import ext_strings
+    from cel_expr_python.ext import ext_optional, ext_strings
 
-    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN), extensions=[ext_strings.ExtStrings()])
+    # As in Kubernetes' own policies. What these have beyond it (quantity, sets, lists, url, ip) is refused by its name.
+    extensions = [ext_strings.ExtStrings(), ext_optional.ExtOptional()]
+    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN), extensions=extensions)
 
 
 def _first_line(error: Exception) -> str:

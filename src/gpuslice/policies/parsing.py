@@ -95,6 +95,8 @@ def _rule(policy: SlicePolicy, position: int) -> Rule:
             slots=maximum.slots,
         ),
         gpu_model=_gpu_model(spec.gpu_model, where),
+        other_schedulers=spec.other_schedulers,
+        allow=frozenset(spec.allow),
         tolerations=tuple(_toleration(wanted, where, index) for index, wanted in enumerate(spec.tolerations)),
         node_selector=spec.node_selector,
         warn_only=spec.warn_only,

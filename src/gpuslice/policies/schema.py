@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from gpuslice.dialects import registry
 from gpuslice.model.pods import Quantity  # noqa: TC001 - msgspec reads the types
-from gpuslice.model.policies import Backend, Participation, WhenUnreviewed
+from gpuslice.model.policies import Backend, Exemption, OtherSchedulers, Participation, WhenUnreviewed
 from gpuslice.model.selectors import Operator  # noqa: TC001 - msgspec reads the types
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def _dialects(names: Iterable[str]) -> str:
 _READ_AS: Final = _dialects(dialect.name for dialect in registry.BY_WHOLE_GPUS)
 _IN_SLOTS: Final = _dialects(each.name for each in registry.DIALECTS if each.default_backend is Backend.EXTENDED)
 _BY_GPU_MANAGER: Final = _dialects(registry.read_by(Backend.GPU_MANAGER))
+
+_OTHER_SCHEDULERS: Final = ", ".join(registry.SCHEDULERS)
 
 
 class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
@@ -134,8 +136,8 @@ class RuleSpec(_Spec, frozen=True):
         Backend | None,
         Meta(
             description="How slices are asked of Kubernetes: dra (claims), extended (slots of a resource), or "
-            f"gpu-manager ({_BY_GPU_MANAGER} requests stay as they are). Without it, extended for {_IN_SLOTS}, and for "
-            "the others dra where it is served."
+            f"gpu-manager ({_BY_GPU_MANAGER} requests stay as they are). Without it, what the nodes offer; "
+            f"where they offer both, extended for {_IN_SLOTS} and dra for the others."
         ),
     ] = None
     target_resource: Annotated[
@@ -151,11 +153,28 @@ class RuleSpec(_Spec, frozen=True):
         ModelName | None,
         Meta(description="The model that these pods get, as A100-40GB, and no other."),
     ] = None
+    other_schedulers: Annotated[
+        OtherSchedulers,
+        Meta(
+            description=f"What becomes of pods that name another project's scheduler ({_OTHER_SCHEDULERS}). TakeOver: "
+            "Kubernetes' own places them. LeaveAlone: those that ask in a dialect of that scheduler pass as they are, "
+            "if they are within the limits."
+        ),
+    ] = OtherSchedulers.TAKE_OVER
+    allow: Annotated[
+        tuple[Exemption, ...],
+        Meta(
+            max_length=len(Exemption),
+            description="What pods with a slice may have although it gives them more GPUs than that: privileged "
+            "containers, capabilities as SYS_ADMIN, hostPID, hostPath volumes with devices, NVIDIA_VISIBLE_DEVICES; or "
+            "although it keeps them from starting: nodeName with a claim. Without it, such pods are refused.",
+        ),
+    ] = ()
     tolerations: Annotated[
-        tuple[TolerationSpec, ...], Meta(max_length=32, description="Added to the pod where they are missing.")
+        tuple[TolerationSpec, ...], Meta(max_length=32, description="Added to GPU pods where they are missing.")
     ] = ()
     node_selector: Annotated[
-        dict[LabelKey, LabelText], Meta(description="Added to the pod where its own selector does not name the label.")
+        dict[LabelKey, LabelText], Meta(description="Added to GPU pods whose own selector does not name the label.")
     ] = {}
     warn_only: Annotated[
         bool, Meta(description="Pods pass as they are, with a warning that says what would have happened.")

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-POLICY_DEFINITION: Final = ROOT / "deploy" / "crds" / "gpuslice.io_slicepolicies.yaml"
+DEFINITIONS: Final = ROOT / "deploy" / "crds"
+POLICY_DEFINITION: Final = DEFINITIONS / "gpuslice.io_slicepolicies.yaml"
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
 
 
@@ -67,6 +68,12 @@ def install_policies(cluster: Cluster) -> None:
     # Applied by the server: two tests that apply at once do not conflict.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(POLICY_DEFINITION))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/slicepolicies.gpuslice.io")
+
+
+def install_quotas(cluster: Cluster) -> None:
+    """With policies, which the same processes follow."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITIONS))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(DEFINITIONS))
 
 
 @contextlib.asynccontextmanager

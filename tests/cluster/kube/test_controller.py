@@ -192,20 +192,21 @@ async def test_the_command_works_while_it_leads_and_gives_the_lease_back(
 
     assert "gpuslice_controller_leader 1.0" in metrics
     assert re.search(r'gpuslice_policies\{state="refused"\} [1-9]', metrics)
-    assert "gpuslice_templates_removed_total 0.0" in metrics
+    for series in ("s_removed_total", "s_created_total", "s_missing", '_failures_total{reason="api"}'):
+        assert f"gpuslice_template{series} " in metrics
     lease = json.loads(await api.call("GET", LEASES.path(namespace, "gpuslice-controller")))
     assert not lease["spec"]["holderIdentity"]
 
 
 async def test_the_command_says_what_is_wrong_with_its_arguments() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gpuslice.cli.main import main; main()", "controller", "--template-grace=1s",
+        sys.executable, "-c", "from gpuslice.cli.main import main; main()", "controller", "--template-grace=soon",
         stderr=asyncio.subprocess.PIPE, env=os.environ | {"KUBECONFIG": "/nowhere"},
     )  # fmt: skip
     _, error = await process.communicate()
 
     assert process.returncode == 2
-    assert b"a pod may be on its way" in error
+    assert b"--template-grace: 'soon' is not a duration" in error
 
 
 @pytest.mark.parametrize("kubeconfig", ["/nowhere/kubeconfig", "/dev/null"])

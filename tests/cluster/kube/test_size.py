@@ -1,4 +1,4 @@
-"""A large cluster costs the webhook little: a thousand each of namespaces, policies and templates."""
+"""A large cluster costs the webhook little: a thousand each of namespaces and policies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from gpuslice.admission.backends import dra
-from gpuslice.admission.cluster.claim_templates import Templates
 from gpuslice.admission.cluster.state import ClusterState
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NAMESPACES
-from gpuslice.model.slices import Slice
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import all_of, install_policies, policy, reach, running
 from tests.waiting import PATIENCE_SECONDS, until
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 _MANY = 1000
 _MIB = 1024**2
 #: Of the webhook with all that it keeps.
-_MOST_BYTES = 60 * _MIB
+_MOST_BYTES = 64 * _MIB
 
 
 def _policy(number: int) -> dict[str, Any]:
@@ -58,9 +55,6 @@ def large_cluster(quiet_cluster: Cluster) -> Cluster:
         async with reach(quiet_cluster) as api:
             await all_of(api.create(NAMESPACES, _namespace(number)) for number in range(_MANY))
             await all_of(api.create(SLICE_POLICIES, _policy(number)) for number in range(_MANY))
-            template = dra.template_for(Slice(memory=4 * 1024**3), None)
-            templates = Templates(api, Informers(api))
-            await all_of(templates.ensure(f"space-{number}", [template]) for number in range(_MANY))
 
     asyncio.run(fill())
     return quiet_cluster
@@ -75,7 +69,6 @@ async def test_all_of_a_large_cluster_is_known_and_one_change_reads_one_policy(
     async with running(informers.run(), state.run()):
         await until(state.synced)
         assert len(state.context().policies.rules) == _MANY
-        assert len(state.templates.informer.store) == _MANY
         assert len(state.namespaces.store) >= _MANY
         before = dict(state.policies.store.items())
 

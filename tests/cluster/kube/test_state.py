@@ -74,7 +74,7 @@ def _rewritten(state: ClusterState, namespace: str) -> bool:
 
 async def test_a_policy_is_in_force_from_when_it_is_written_until_it_is_deleted(api: Api, name: str) -> None:
     async with _state(api) as state:
-        await state.learn(name)  # another test may have a policy that looks at labels
+        await state.learn(UnknownNamespaceError(name))  # another test may have a policy that looks at labels
         assert not _rewritten(state, name)
 
         async with _created(api, SLICE_POLICIES, _opted_in(name, {"namespaces": [name]})):
@@ -130,7 +130,7 @@ async def test_a_namespace_that_is_younger_than_the_watch_is_asked_for(api: Api,
         state.namespaces.store.put(("", name), None)  # as if the watch had not told yet
         with pytest.raises(UnknownNamespaceError) as unknown:
             _rewritten(state, name)
-        await state.learn(unknown.value.namespace)
+        await state.learn(unknown.value)
 
         assert _rewritten(state, name)
 
@@ -138,7 +138,7 @@ async def test_a_namespace_that_is_younger_than_the_watch_is_asked_for(api: Api,
 async def test_a_namespace_that_does_not_exist_has_no_labels(api: Api, name: str) -> None:
     matching = _opted_in(name, {"namespaceSelector": {"matchLabels": {"test": name}}})
     async with _created(api, SLICE_POLICIES, matching), _state(api) as state:
-        await state.learn("nowhere-at-all")
+        await state.learn(UnknownNamespaceError("nowhere-at-all"))
 
         assert not _rewritten(state, "nowhere-at-all")
 
@@ -274,6 +274,35 @@ async def test_the_sizes_of_gpus_are_those_that_are_published_or_labelled_the_mo
             assert state.context() is not known
             await quiet_api.delete(RESOURCE_SLICES, "three")
         await until(lambda: state.context().gpu_sizes == KNOWN_GPU_SIZES)
+
+
+def _gpu_node(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"gpuslice.io/gpu-node": "true"}}}
+
+
+async def _offer(api: Api, node: str, amount: str) -> None:
+    amounts = {"nvidia.com/gpu-shared": amount}
+    await api.merge(NODES, node, {"status": {"capacity": amounts, "allocatable": amounts}}, part="status")
+
+
+async def test_pods_are_given_what_the_nodes_offer_also_when_a_node_changes(quiet_api: Api) -> None:
+    def backends() -> set[str]:
+        asked = pod(container(limits={"nvidia.com/gpu": 1}), annotations={"castops.io/optimize": "true"})
+        return {str(given.backend) for given in admit(asked, state.context()).decision.grants}
+
+    async with _state(quiet_api) as state:
+        assert backends() == {"dra"}  # what the first node will offer
+        async with _created(quiet_api, NODES, _gpu_node("changing")):
+            await _offer(quiet_api, "changing", "20")
+            await until(lambda: backends() == {"extended"})
+            await _offer(quiet_api, "changing", "0")  # its agent starts again
+            await asyncio.sleep(0.2)
+            assert backends() == {"extended"}
+            async with _created(quiet_api, RESOURCE_SLICES, _slice("changing", "80Gi")):
+                await until(lambda: backends() == {"dra"})
+                await _offer(quiet_api, "changing", "20")  # as if of another node: there are both
+                await until(lambda: backends() == {"extended"})
+        await until(lambda: backends() == {"dra"})
 
 
 async def test_a_stored_policy_that_makes_no_sense_is_left_out_and_the_others_are_in_force(

@@ -25,13 +25,12 @@ from gpuslice.admission.webhook.server import Options
 from gpuslice.cli.commands import webhook as webhook_command
 from gpuslice.controller.manager import Controller, Settings
 from gpuslice.controller.reconcilers import policy_status, webhook_configurations
-from gpuslice.controller.reconcilers.unused_claim_templates import ClaimTemplates
 from gpuslice.controller.reconcilers.webhook_configurations import Installation
 from gpuslice.http.certificate_files import CertificateFiles, ClientAuthorityFile
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.events import Recorder
-from gpuslice.kube.informers import ListWatch
 from gpuslice.kube.resources import NAMESPACES
+from gpuslice.kube.watching import ListWatch
 from gpuslice.model.settings import Settings as ClusterSettings
 from gpuslice.pki import planning_process
 from gpuslice.pki.trust import MUTATING, VALIDATING
@@ -164,7 +163,6 @@ async def _controller(api: Api, home: str) -> AsyncIterator[_Running]:
     [
         ("policy-status", policy_status, "_accepted"),
         ("webhook-configurations", webhook_configurations, "refusing_namespaces"),
-        ("claim-templates", ClaimTemplates, "sweep"),
     ],
 )
 async def test_a_reconciler_of_the_controller_that_fails_tries_again(
@@ -235,7 +233,7 @@ async def _webhook(
         monkeypatch.setattr(webhook_command, "_settle", lambda: None)
         return asyncio.create_task(
             webhook_command._serve_cluster(
-                options, callers, certificates if own else pair, cluster.kubeconfig, ClusterSettings(), ()
+                options, callers, certificates if own else pair, cluster.kubeconfig, ClusterSettings()
             )
         )
 

@@ -1,43 +1,72 @@
-"""Claim templates are made once, kept for as long as a pod may need them, and removed when none does.
-
-The races between admission and the sweep are driven step by step through the real API, in every order that matters.
-"""
+"""Claim templates are made for stored pods, kept for as long as a pod needs them, and removed when none does."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
+import structlog
 
-from gpuslice.admission.backends import dra
-from gpuslice.admission.cluster import claim_templates as admission_templates
-from gpuslice.admission.cluster import template_contents
-from gpuslice.admission.cluster.claim_templates import MINIMUM_GRACE, UNUSED_SINCE, Known, TemplateError, Templates
-from gpuslice.controller.reconcilers import unused_claim_templates
-from gpuslice.controller.reconcilers.unused_claim_templates import ClaimTemplates, Due
+from gpuslice.admission.claim_templates import template_for, write_recipes
+from gpuslice.controller.reconcilers import claim_templates
+from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates, Failure
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import Informers
-from gpuslice.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
+from gpuslice.kube.resources import EVENTS, PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from gpuslice.model.slices import Slice
-from tests.cluster.kube.support import Told, reach, running
+from tests.cluster.kube.support import Cable, Told, hosted, running
+from tests.cluster.template_maker import narrow
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
-    from gpuslice.admission.backends.dra import Template
+    import pytest
+
+    from gpuslice.admission.claim_templates import Template
     from gpuslice.kube.api import Api
-    from gpuslice.kube.store import Store
     from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3
+_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims")
 
 
 def _template(gibibytes: int = 4) -> Template:
-    return dra.template_for(Slice(memory=gibibytes * _GIB), None)
+    return template_for(Slice(memory=gibibytes * _GIB), None)
+
+
+def _pod(name: str, *templates: Template, recipes: str | None = None) -> dict[str, Any]:
+    """As admission rewrites one."""
+    claims = [f"gpuslice-{number}" for number in range(len(templates))]
+    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": claim} for claim in claims]}}
+    written = write_recipes(templates, "", ()) if recipes is None else recipes
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"gpuslice.io/sliced": "true"},
+            "annotations": {"gpuslice.io/claim-templates": written},
+        },
+        "spec": {
+            "containers": [container],
+            "resourceClaims": [
+                {"name": claim, "resourceClaimTemplateName": template.name}
+                for claim, template in zip(claims, templates, strict=True)
+            ],
+            "terminationGracePeriodSeconds": 0,
+        },
+    }
+
+
+async def _start(
+    api: Api, namespace: str, *templates: Template, name: str = "user", recipes: str | None = None
+) -> None:
+    await api.create(PODS, _pod(name, *templates, recipes=recipes), namespace=namespace)
 
 
 async def _stored(api: Api, namespace: str, name: str) -> dict[str, Any] | None:
@@ -50,40 +79,9 @@ async def _stored(api: Api, namespace: str, name: str) -> dict[str, Any] | None:
     return found
 
 
-async def _is_marked(api: Api, namespace: str, name: str) -> bool:
-    found = await _stored(api, namespace, name)
-    assert found is not None
-    return UNUSED_SINCE in found["metadata"].get("annotations", {})
-
-
-async def _start_pod(api: Api, namespace: str, template: str, name: str = "user") -> None:
-    claims = [{"name": "gpuslice-0", "resourceClaimTemplateName": template}]
-    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpuslice-0"}]}}
-    await api.create(
-        PODS,
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [container], "resourceClaims": claims, "terminationGracePeriodSeconds": 0},
-        },
-        namespace=namespace,
-    )
-
-
-class _Calls:
-    """Counts the calls that change something. They reach the API server."""
-
-    def __init__(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[str] = []
-        call = api.call
-
-        async def counted(method: str, path: str, **more: Any) -> bytes:  # noqa: ANN401 - passed on
-            if method != "GET":
-                self.made.append(method)
-            return await call(method, path, **more)
-
-        monkeypatch.setattr(api, "call", counted)
+async def _listed(api: Api, resource: Resource, namespace: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(await api.call("GET", resource.path(namespace)))["items"]
+    return found
 
 
 class _Clock:
@@ -94,403 +92,306 @@ class _Clock:
         return self.seconds
 
 
-class _Sweep:
-    """A sweeper of one namespace, whose clock only the test moves."""
+class _Controller:
+    """A reconciler of one namespace, whose clock only the test moves."""
 
-    def __init__(self, api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> None:
+    def __init__(self, api: Api, namespace: str, **settings: Any) -> None:  # noqa: ANN401 - passed on
         self.clock = _Clock()
         self.informers = Informers(api)
-        self.sweeper = ClaimTemplates(api, self.informers, grace=grace, clock=self.clock)
-        self.templates = Told(self.sweeper.templates.store)
-        self.pods = Told(self.sweeper.references.pods.store)
-        self._namespace = namespace
-        # Other tests share the cluster, and their templates are not ours to sweep.
-        only, others = self.sweeper.templates._project, namespace
-        self.sweeper.templates._project = lambda found: only(found) if found.metadata.namespace == others else None
+        self.recorder = Recorder(api, "gpuslice.io/test", "test")
+        self.templates = ClaimTemplates(api, self.informers, self.recorder, clock=self.clock, **settings)
+        # Other tests share the cluster, and their pods and templates are not ours.
+        narrow(self.templates, namespace)
+        self.stored = Told(self.templates.templates.store)
+        self.pods = Told(self.templates.pods.store)
+        self._api, self._namespace = api, namespace
 
-    async def sees(self, name: str, *, marked: bool) -> None:
-        await self.templates.until(lambda store: _marked_in(store, self._namespace, name) is marked)
+    async def notes(self) -> dict[str, str]:
+        """What was told of each pod."""
+        await self.recorder.flush()
+        events = await _listed(self._api, EVENTS, self._namespace)
+        ours = [each for each in events if each["reason"] == "ClaimTemplateNotMade"]
+        assert {(each["type"], each["regarding"]["kind"]) for each in ours} <= {("Warning", "Pod")}
+        return {each["regarding"]["name"]: each["note"] for each in ours}
 
-    async def until_due(self, name: str) -> list[Due]:
-        """Marks the template and lets its time run out."""
-        await self.sees(name, marked=False)
-        assert await self.sweeper.mark() == []
-        await self.sees(name, marked=True)
-        assert await self.sweeper.mark() == []
-        self.clock.seconds += MINIMUM_GRACE
-        due = await self.sweeper.mark()
-        assert [each.name for each in due] == [name]
-        return due
+    async def until_told(self, pod: str = "user") -> str:
+        async def told() -> str:
+            return (await self.notes()).get(pod, "")
 
-
-def _known(template: Template, *, marked: bool) -> Known:
-    return Known(marked, template_contents.digest(template.spec))
-
-
-def _marked_in(store: Store[Any], namespace: str, name: str) -> bool | None:
-    found = store.get(namespace, name)
-    return None if found is None else bool(found.marked)
+        await until(told, f"an event about {pod}")
+        return await told()
 
 
 @asynccontextmanager
-async def _sweeping(api: Api, namespace: str, grace: float = MINIMUM_GRACE) -> AsyncIterator[_Sweep]:
-    sweep = _Sweep(api, namespace, grace)
-    async with running(sweep.informers.run()):
-        await sweep.informers.wait_for_sync()
-        yield sweep
+async def _controlling(api: Api, namespace: str, **settings: Any) -> AsyncIterator[_Controller]:  # noqa: ANN401 - passed on
+    controller = _Controller(api, namespace, **settings)
+    async with running(hosted(controller.informers, controller.templates)):
+        yield controller
 
 
-@asynccontextmanager
-async def _watching(api: Api) -> AsyncIterator[Templates]:
-    informers = Informers(api)
-    templates = Templates(api, informers)
-    async with running(informers.run()):
-        await informers.wait_for_sync()
-        yield templates
+async def _until_stored(api: Api, namespace: str, *templates: Template) -> None:
+    for template in templates:
+
+        async def there(template: Template = template) -> bool:
+            return await _stored(api, namespace, template.name) is not None
+
+        await until(there, f"{template.name} is there")
 
 
 # Making them.
 
 
-async def test_fifty_reviews_at_once_make_a_template_once(
-    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_s_templates_are_made_and_kubernetes_makes_its_claims(api: Api, namespace: str) -> None:
+    wanted = [_template(size) for size in (1, 2, 3)]
+    async with _controlling(api, namespace) as controller:
+        await controller.informers.wait_for_sync()
+        began = time.monotonic()
+        await _start(api, namespace, *wanted)
+
+        async def claimed() -> bool:
+            return len(await _listed(api, _CLAIMS, namespace)) == len(wanted)
+
+        await until(claimed, "the claims are made")
+        structlog.get_logger().info("claims of a new pod", milliseconds=round(1000 * (time.monotonic() - began)))
+
+    for template in wanted:
+        stored = await _stored(api, namespace, template.name)
+        assert stored is not None
+        assert stored["spec"]["spec"] == json.loads(template.spec)
+    assert controller.templates.created == 3
+
+
+async def test_pods_that_were_there_before_the_controller_get_theirs(api: Api, namespace: str) -> None:
     template = _template()
-    async with _watching(api) as templates:
-        calls = _Calls(api, monkeypatch)
-        await asyncio.gather(*(templates.ensure(namespace, [template]) for _ in range(50)))
-        await templates.ensure(namespace, [template])
-
-    stored = await _stored(api, namespace, template.name)
-    assert stored is not None
-    assert stored["spec"]["spec"] == json.loads(template.spec)
-    assert calls.made == ["POST"]
-    assert templates.created == 1
+    await _start(api, namespace, template)
+    async with _controlling(api, namespace):
+        await _until_stored(api, namespace, template)
 
 
-async def test_two_replicas_that_make_the_same_template_are_both_content(api: Api, namespace: str) -> None:
+async def test_two_controllers_that_make_the_same_template_are_both_content(api: Api, namespace: str) -> None:
     template = _template()
-    one, other = Templates(api, Informers(api)), Templates(api, Informers(api))
-
-    await asyncio.gather(one.ensure(namespace, [template]), other.ensure(namespace, [template]))
-
-    assert one.created + other.created == 1
-
-
-async def test_a_template_that_the_watch_knows_costs_no_call(
-    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = _template()
-    await Templates(api, Informers(api)).ensure(namespace, [template])
-    async with _watching(api) as templates:
-        calls = _Calls(api, monkeypatch)
-        await templates.ensure(namespace, [template])
-
-    assert calls.made == []
+    async with _controlling(api, namespace) as one, _controlling(api, namespace) as other:
+        for number in range(20):
+            await _start(api, namespace, template, name=f"user-{number}")
+        await _until_stored(api, namespace, template)
+        assert await one.notes() == {}
+    assert one.templates.created + other.templates.created == 1
 
 
 async def test_a_template_that_a_user_deleted_is_made_again(api: Api, namespace: str) -> None:
     template = _template()
-    async with _watching(api) as templates:
-        told = Told(templates.informer.store)
-        await templates.ensure(namespace, [template])
-        await told.until(lambda store: _marked_in(store, namespace, template.name) is False)
-        await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
-        await told.until(lambda store: store.get(namespace, template.name) is None)
-        await templates.ensure(namespace, [template])
-
-    assert await _stored(api, namespace, template.name) is not None
-    assert templates.created == 2
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, template)
+        for made in (1, 2):
+            await controller.stored.until(lambda store: store.get(namespace, template.name))
+            await until(lambda made=made: controller.templates.created == made)  # type: ignore[misc]
+            await api.delete(RESOURCE_CLAIM_TEMPLATES, template.name, namespace=namespace)
+            await controller.stored.until(lambda store: store.get(namespace, template.name) is None)
+        await _until_stored(api, namespace, template)
 
 
-async def test_several_templates_of_a_pod_are_all_made(api: Api, namespace: str) -> None:
-    wanted = [_template(size) for size in (1, 2, 3)]
+async def test_a_template_of_an_older_webhook_is_left_as_it_is(api: Api, namespace: str) -> None:
+    """Its pods have no recipe, and its name has half of the hash."""
+    template = _template()
+    older = template.name[:-16]
+    document = template.document(namespace)
+    document["metadata"] |= {"name": older, "annotations": {"gpuslice.io/made-by": "admission"}}
+    await api.create(RESOURCE_CLAIM_TEMPLATES, document, namespace=namespace)
+    pod = _pod("user", template, recipes="")
+    pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = older
+    await api.create(PODS, pod, namespace=namespace)
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        await controller.pods.until(lambda store: store.get(namespace, "user"))
+        await controller.stored.until(lambda store: store.get(namespace, older))
+        assert await controller.notes() == {}
+        await api.delete(PODS, "user", namespace=namespace)
+        await controller.stored.until(lambda store: store.get(namespace, older) is None)
 
-    await Templates(api, Informers(api)).ensure(namespace, wanted)
 
-    for template in wanted:
-        assert await _stored(api, namespace, template.name) is not None
+# What keeps one from being made.
 
 
-async def test_a_template_that_cannot_be_made_is_an_error_that_says_why(api: Api) -> None:
-    with pytest.raises(TemplateError, match=r'claim template nowhere/gpuslice-.* "nowhere" not found'):
-        await Templates(api, Informers(api)).ensure("nowhere", [_template()])
-
-
-async def test_a_quota_on_templates_is_told_as_the_api_server_says_it(
+async def test_a_quota_on_templates_is_told_to_the_pod_and_the_template_comes_with_the_quota_s_end(
     policies: Cluster, api: Api, namespace: str
 ) -> None:
     resource = "count/resourceclaimtemplates.resource.k8s.io"
-    await asyncio.to_thread(
-        policies.kubectl, "create", "quota", "few", f"--hard={resource}=0", f"--namespace={namespace}"
-    )
+    quota = ("quota", "few", f"--namespace={namespace}")
+    await asyncio.to_thread(policies.kubectl, "create", *quota, f"--hard={resource}=0")
     await asyncio.to_thread(
         policies.kubectl,
-        "wait",
-        "--for=jsonpath={.status.hard}",
-        "quota/few",
-        f"--namespace={namespace}",
-        "--timeout=60s",
+        *("wait", "--for=jsonpath={.status.hard}", "quota/few", f"--namespace={namespace}", "--timeout=60s"),
     )
-
-    with pytest.raises(TemplateError, match="exceeded quota: few"):
-        await Templates(api, Informers(api)).ensure(namespace, [_template()])
-
-
-async def test_a_review_that_is_given_up_does_not_end_the_call_for_the_others(api: Api, namespace: str) -> None:
     template = _template()
-    templates = Templates(api, Informers(api))
-    given_up = asyncio.create_task(templates.ensure(namespace, [template]))
-    patient = asyncio.create_task(templates.ensure(namespace, [template]))
-    await asyncio.sleep(0)
-    given_up.cancel()
-    await patient
-
-    assert await _stored(api, namespace, template.name) is not None
-
-
-# Removing them.
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, template)
+        told = await controller.until_told()
+        assert told.startswith(f"claim template {template.name} cannot be made: ")
+        assert "exceeded quota: few" in told
+        assert controller.templates.failures[Failure.API] > 0
+        assert controller.templates.unready() == "", "a tenant's quota is no ailment of the controller"
+        await asyncio.to_thread(policies.kubectl, "delete", *quota)
+        await _until_stored(api, namespace, template)
 
 
-async def test_a_template_that_no_pod_uses_is_marked_and_later_removed(api: Api, namespace: str) -> None:
+async def test_an_api_server_that_was_gone_gets_the_template_when_it_is_back(cluster: Cluster, namespace: str) -> None:
     template = _template()
-    await Templates(api, Informers(api)).ensure(namespace, [template])
-    async with _sweeping(api, namespace) as sweep:
-        await sweep.until_due(template.name)
-        await sweep.sweeper.sweep()
-
-    assert await _stored(api, namespace, template.name) is None
-    assert sweep.sweeper.removed == 1
-
-
-async def test_a_template_whose_pod_never_came_is_removed_sooner_than_one_that_was_used(
-    api: Api, namespace: str
-) -> None:
-    never, once = _template(1), _template(2)
-    await Templates(api, Informers(api)).ensure(namespace, [never, once])
-    await _start_pod(api, namespace, once.name)
-    async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
-        await sweep.pods.until(lambda store: store.get(namespace, "user"))
-        await api.delete(PODS, "user", namespace=namespace)
-        await sweep.pods.until(lambda store: store.get(namespace, "user") is None)
-        await sweep.sees(never.name, marked=False)
-        await sweep.sees(once.name, marked=False)
-        await sweep.sweeper.mark()
-        for name in (never.name, once.name):
-            await sweep.sees(name, marked=True)
-        assert await sweep.sweeper.mark() == []
-        sweep.clock.seconds += MINIMUM_GRACE
-        assert [due.name for due in await sweep.sweeper.mark()] == [never.name]
-        await sweep.sweeper.sweep()
-        assert await _stored(api, namespace, never.name) is None
-        sweep.clock.seconds += 2 * MINIMUM_GRACE
-        assert [due.name for due in await sweep.sweeper.mark() if due.name == once.name]
+    async with Cable(cluster) as cable, cable.reach() as api, _controlling(api, namespace) as controller:
+        await controller.informers.wait_for_sync()
+        await cable.cut()
+        await cable.mend()
+        await _start(api, namespace, template)
+        await _until_stored(api, namespace, template)
 
 
-async def test_used_templates_are_kept_no_longer_than_others_where_there_are_many(
-    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unused_claim_templates, "_MOST_KEPT", 2)
-    wanted = [_template(size) for size in (1, 2, 3)]
-    await Templates(api, Informers(api)).ensure(namespace, wanted)
-    async with _sweeping(api, namespace, 3 * MINIMUM_GRACE) as sweep:
-        for template in wanted:
-            await sweep.sees(template.name, marked=False)
-            sweep.sweeper.references.seen.add((namespace, template.name))
-        await sweep.sweeper.mark()
-        for template in wanted:
-            await sweep.sees(template.name, marked=True)
-        await sweep.sweeper.mark()
-        sweep.clock.seconds += MINIMUM_GRACE
-        due = await sweep.sweeper.mark()
-        assert {each.name for each in due} == {template.name for template in wanted}
-        await sweep.sweeper.remove(due[:1])
-        await sweep.templates.until(lambda store: store.get(namespace, due[0].name) is None)
-        assert await sweep.sweeper.mark() == []
-
-
-async def test_a_template_that_the_api_server_stores_otherwise_is_an_error(
+async def test_a_template_that_the_api_server_stores_otherwise_is_told(
     api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that lacks a feature: it drops the fields that it does not know."""
     call = api.call
 
     async def without_capacity(method: str, path: str, **more: Any) -> bytes:  # noqa: ANN401 - passed on
-        if method == "POST":
+        if method == "POST" and path.endswith("resourceclaimtemplates"):
             del more["body"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
         return await call(method, path, **more)
 
     monkeypatch.setattr(api, "call", without_capacity)
-    with pytest.raises(TemplateError, match="it needs the feature DRAConsumableCapacity"):
-        await Templates(api, Informers(api)).ensure(namespace, [_template()])
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, _template())
+        await controller.until_told()
+        assert any(
+            "DRAConsumableCapacity" in each or "another content" in each for each in (await controller.notes()).values()
+        )
 
 
-async def test_a_mark_counts_from_when_this_controller_first_saw_it(api: Api, namespace: str) -> None:
-    template = _template()
-    await Templates(api, Informers(api)).ensure(namespace, [template])
-    ages_ago = {"metadata": {"annotations": {UNUSED_SINCE: "2001-01-01T00:00:00Z"}}}
-    await api.merge(RESOURCE_CLAIM_TEMPLATES, template.name, ages_ago, namespace=namespace)
-    async with _sweeping(api, namespace) as sweep:
-        await sweep.sees(template.name, marked=True)
-        sweep.clock.seconds = 10 * MINIMUM_GRACE
-
-        assert await sweep.sweeper.mark() == []
-        assert await sweep.sweeper.mark() == []
-
-
-async def test_a_template_that_a_pod_uses_is_not_marked_and_one_that_is_used_again_is_unmarked(
-    api: Api, namespace: str
+async def test_a_controller_without_the_right_says_so_in_its_health(
+    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, again = _template(1), _template(2)
-    await Templates(api, Informers(api)).ensure(namespace, [used, again])
-    await _start_pod(api, namespace, used.name)
-    async with _sweeping(api, namespace) as sweep:
-        await sweep.pods.until(lambda store: store.get(namespace, "user"))
-        await sweep.sees(again.name, marked=False)
-        await sweep.sweeper.mark()
-        await sweep.sees(again.name, marked=True)
-        assert not await _is_marked(api, namespace, used.name)
+    call = api.call
 
-        await _start_pod(api, namespace, again.name, "late")
-        await sweep.pods.until(lambda store: store.get(namespace, "late"))
-        await sweep.sweeper.mark()
-        await sweep.sees(again.name, marked=False)
+    async def forbidden(method: str, path: str, **more: Any) -> bytes:  # noqa: ANN401 - passed on
+        if method == "POST" and path.endswith("resourceclaimtemplates"):
+            raise ApiError(403, "Forbidden", 'User "x" cannot create resource "resourceclaimtemplates" in API group')
+        return await call(method, path, **more)
 
-        for name in ("user", "late"):
-            await api.delete(PODS, name, namespace=namespace)
-        await sweep.pods.until(lambda store: not any(key[0] == namespace for key in store))
-        await sweep.sweeper.mark()
-        await sweep.sees(used.name, marked=True)
-        await sweep.sees(again.name, marked=True)
+    template = _template()
+    async with _controlling(api, namespace) as controller:
+        with monkeypatch.context() as patched:
+            patched.setattr(api, "call", forbidden)
+            await _start(api, namespace, template)
+            await until(lambda: "cannot create resource" in controller.templates.unready(), "it is not ready")
+        await until(lambda: controller.templates.unready() == "", "it is ready again")
+        assert await _stored(api, namespace, template.name) is not None
+
+
+async def test_a_namespace_that_is_about_to_go_is_no_failure(
+    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, refused = api.call, 0
+
+    async def terminating(method: str, path: str, **more: Any) -> bytes:  # noqa: ANN401 - passed on
+        nonlocal refused
+        if method == "POST" and path.endswith("resourceclaimtemplates"):
+            refused += 1
+            raise ApiError(
+                403, "Forbidden", f"unable to create new content in {namespace} because it is being terminated"
+            )
+        return await call(method, path, **more)
+
+    monkeypatch.setattr(api, "call", terminating)
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, _template())
+        await until(lambda: refused, "it was tried")
+        assert controller.templates.failures[Failure.API] == 0
+        assert await controller.notes() == {}
+
+
+async def test_a_failure_of_one_does_not_stop_another(api: Api, namespace: str) -> None:
+    async with _controlling(api, namespace) as controller:
+        await _start(api, namespace, _template(1), recipes="", name="without")
+        await _start(api, namespace, _template(2))
+        await _until_stored(api, namespace, _template(2))
+        assert "does not say what it gives" in await controller.until_told("without")
+
+
+# Removing them.
+
+
+async def _ended(api: Api, namespace: str, controller: _Controller, names: Sequence[str] = ("user",)) -> None:
+    for name in names:
+        await api.delete(PODS, name, namespace=namespace)
+    await controller.pods.until(lambda store: not any(key in store for key in [(namespace, name) for name in names]))
+
+
+async def test_a_template_stays_for_a_while_after_its_last_pod(api: Api, namespace: str) -> None:
+    template = _template()
+    async with _controlling(api, namespace, grace=600.0) as controller:
+        await _start(api, namespace, template)
+        await controller.stored.until(lambda store: store.get(namespace, template.name))
+        await _ended(api, namespace, controller)
+        key = (namespace, template.name)
+        assert await controller.templates.reconcile(key) == 600.0
+        controller.clock.seconds += 599
+        assert await controller.templates.reconcile(key) == 1.0
+        # A pod that comes meanwhile begins the time anew.
+        await _start(api, namespace, template, name="next")
+        await controller.pods.until(lambda store: store.get(namespace, "next"))
+        await _ended(api, namespace, controller, ["next"])
+        controller.clock.seconds += 599
+        assert await controller.templates.reconcile(key) is not None
+        controller.clock.seconds += 600
+        assert await controller.templates.reconcile(key) is None
+        await controller.stored.until(lambda store: store.get(*key) is None)
+    assert controller.templates.removed == 1
+
+
+async def test_a_pod_that_ended_needs_no_template(api: Api, namespace: str) -> None:
+    template = _template()
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        await _start(api, namespace, template)
+        await controller.stored.until(lambda store: store.get(namespace, template.name))
+        body = {"status": {"phase": "Succeeded"}}
+        await api.merge(PODS, "user", body, namespace=namespace, part="status")
+        await controller.stored.until(lambda store: store.get(namespace, template.name) is None)
 
 
 async def test_a_template_that_was_applied_by_hand_is_left_alone(api: Api, namespace: str) -> None:
-    template = _template()
+    template, ours = _template(), _template(5)
     await api.create(RESOURCE_CLAIM_TEMPLATES, template.document(namespace), namespace=namespace)
-    ours = _template(5)
-    await Templates(api, Informers(api)).ensure(namespace, [ours])
-    async with _sweeping(api, namespace) as sweep:
-        await sweep.until_due(ours.name)
-        await sweep.sweeper.sweep()
-
-    assert not await _is_marked(api, namespace, template.name)
-    assert await _stored(api, namespace, ours.name) is None
-
-
-# Both at once.
-
-
-async def test_admission_between_the_decision_and_the_delete_keeps_the_template(api: Api, namespace: str) -> None:
-    template = _template()
-    async with _watching(api) as templates, _sweeping(api, namespace) as sweep:
-        told = Told(templates.informer.store)
-        await templates.ensure(namespace, [template])
-        (due,) = await sweep.until_due(template.name)
-        await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
-
-        await templates.ensure(namespace, [template])  # a pod is on its way
-        assert not await sweep.sweeper.delete(due)
-
-    assert not await _is_marked(api, namespace, template.name)
-    assert sweep.sweeper.removed == 0
-
-
-async def test_admission_after_the_delete_makes_the_template_again(api: Api, namespace: str) -> None:
-    template = _template()
-    async with _sweeping(api, namespace) as sweep:
-        templates = Templates(api, Informers(api))
-        await templates.ensure(namespace, [template])
-        (due,) = await sweep.until_due(template.name)
-        # What admission's informer last told: it is marked.
-        templates.informer.store.put((namespace, template.name), _known(template, marked=True))
-
-        assert await sweep.sweeper.delete(due)
-        await templates.ensure(namespace, [template])
-
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        await _start(api, namespace, template, ours)
+        await controller.stored.until(lambda store: store.get(namespace, ours.name))
+        await _ended(api, namespace, controller)
+        await controller.stored.until(lambda store: store.get(namespace, ours.name) is None)
     assert await _stored(api, namespace, template.name) is not None
-    assert templates.created == 2
 
 
-async def test_admission_that_has_not_heard_of_the_template_removes_its_mark(api: Api, namespace: str) -> None:
-    template = _template()
-    async with _sweeping(api, namespace) as sweep:
-        await Templates(api, Informers(api)).ensure(namespace, [template])
-        (due,) = await sweep.until_due(template.name)
-
-        await Templates(api, Informers(api)).ensure(namespace, [template])  # another replica, just started
-        assert not await sweep.sweeper.delete(due)
-
-    assert not await _is_marked(api, namespace, template.name)
-
-
-async def test_admission_does_not_trust_a_watch_that_has_been_silent(
+async def test_few_unused_templates_stay_in_one_namespace(
     api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claim_templates, "MOST_UNUSED", 2)
+    wanted = [_template(size) for size in range(1, 7)]
+    async with _controlling(api, namespace, grace=600.0) as controller:
+        await _start(api, namespace, *wanted)
+        await controller.stored.until(lambda store: len([key for key in store if key[0] == namespace]) == len(wanted))
+        await _ended(api, namespace, controller)
+        await controller.stored.until(lambda store: len([key for key in store if key[0] == namespace]) == 2)
+
+
+async def test_a_pod_that_comes_while_its_template_is_removed_gets_it_again(api: Api, namespace: str) -> None:
+    """With no grace at all, each end of a pod races with the next pod's beginning."""
     template = _template()
-    async with _sweeping(api, namespace) as sweep:
-        templates = Templates(api, Informers(api))
-        templates.informer.store.put((namespace, template.name), _known(template, marked=False))  # as it was long ago
-        await Templates(api, Informers(api)).ensure(namespace, [template])
-        (due,) = await sweep.until_due(template.name)
+    async with _controlling(api, namespace, grace=0.0) as controller:
+        for number in range(20):
+            await _start(api, namespace, template, name=f"user-{number}")
+            if number % 2:
+                await asyncio.sleep(0.005 * number)
+            await api.delete(PODS, f"user-{number}", namespace=namespace)
+        await _start(api, namespace, template, name="last")
 
-        await templates.ensure(namespace, [template])
-        assert not await sweep.sweeper.delete(due)
+        async def claimed() -> bool:
+            claims = await _listed(api, _CLAIMS, namespace)
+            owners = [owner["name"] for claim in claims for owner in claim["metadata"]["ownerReferences"]]
+            return "last" in owners
 
-    calls = _Calls(api, monkeypatch)
-    monkeypatch.setattr(admission_templates, "_RECENT_SECONDS", 0.0)
-    templates.informer._watch._well()  # it speaks again
-    await templates.ensure(namespace, [template])
-    assert calls.made == []
-
-
-async def test_a_pod_that_was_stored_after_the_mark_keeps_the_template(api: Api, namespace: str) -> None:
-    """Admission saw no mark, its pod was stored later, and the controller's watch does not know of it."""
-    template = _template()
-    await Templates(api, Informers(api)).ensure(namespace, [template])
-    async with _sweeping(api, namespace) as sweep:
-        due = await sweep.until_due(template.name)
-        await _start_pod(api, namespace, template.name)
-
-        await sweep.sweeper.remove(due)
-
-    assert await _stored(api, namespace, template.name) is not None
-
-
-async def test_admission_between_the_list_of_pods_and_the_delete_keeps_the_template(
-    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = _template()
-    async with _watching(api) as templates, _sweeping(api, namespace) as sweep:
-        told = Told(templates.informer.store)
-        await templates.ensure(namespace, [template])
-        due = await sweep.until_due(template.name)
-        await told.until(lambda store: _marked_in(store, namespace, template.name) is True)
-        delete = sweep.sweeper.delete
-
-        async def overtaken(each: Due) -> bool:
-            await templates.ensure(namespace, [template])
-            await _start_pod(api, namespace, template.name)
-            return await delete(each)
-
-        monkeypatch.setattr(sweep.sweeper, "delete", overtaken)
-        await sweep.sweeper.remove(due)
-
-    assert await _stored(api, namespace, template.name) is not None
-
-
-async def test_a_grace_that_would_be_unsafe_is_refused(policies: Cluster) -> None:
-    async with reach(policies) as api:
-        with pytest.raises(ValueError, match="a pod may be on its way"):
-            ClaimTemplates(api, Informers(api), grace=MINIMUM_GRACE - 1)
-
-
-async def test_nothing_is_swept_by_old_knowledge(api: Api, namespace: str) -> None:
-    template = _template()
-    await Templates(api, Informers(api)).ensure(namespace, [template])
-    async with _sweeping(api, namespace) as sweep:
-        await sweep.sees(template.name, marked=False)
-        await until(lambda: sweep.sweeper.templates.heard_within(60))
-        sweep.sweeper.references.pods._watch._heard = float("-inf")
-        await sweep.sweeper.sweep()
-
-    assert not await _is_marked(api, namespace, template.name)
+        await until(claimed, "the last pod has its claim")
+        assert await controller.notes() == {}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pytest
 
 from gpuslice.kube.errors import ApiError
+from gpuslice.kube.informers import Informer
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import NAMESPACES, Metadata, ObjectMetadata, Resource
-from gpuslice.kube.watching import Watch
+from gpuslice.kube.watching import ListWatch
 from gpuslice.system.backoff import Backoff
 from tests.cluster.kube.support import (
     CONFIG_MAPS,
@@ -30,13 +31,30 @@ from tests.cluster.kube.support import (
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuslice.kube.api import Api
     from gpuslice_cluster.clusters import Cluster
 
+V = TypeVar("V")
 
-def _watch(api: Api, label: str) -> Watch[ConfigMap, str]:
+
+def _labelled(api: Api, label: str) -> ListWatch:
+    return ListWatch(api, CONFIG_MAPS, namespace="", labels=f"test={label}", fields="")
+
+
+def _watch(api: Api, label: str) -> tuple[ListWatch, Informer[str]]:
     """The values of one test's config maps."""
-    return Watch(api, CONFIG_MAPS, ConfigMap, lambda found: (found.data or {}).get("value"), labels=f"test={label}")
+    watch = _labelled(api, label)
+    return watch, _joined(watch, ConfigMap, lambda found: (found.data or {}).get("value"))
+
+
+def _joined(
+    watch: ListWatch, kind: type[Any], project: Callable[[Any], V | None], limit: int | None = None
+) -> Informer[V]:
+    informer = Informer(watch, kind, project, limit)
+    watch.join(informer)
+    return informer
 
 
 async def _put(api: Api, label: str, name: str, value: str) -> None:
@@ -52,11 +70,11 @@ async def _put(api: Api, label: str, name: str, value: str) -> None:
 
 async def test_the_store_follows_what_happens(quiet_api: Api) -> None:
     await _put(quiet_api, "follows", "follows-old", "1")
-    watch = _watch(quiet_api, "follows")
-    told = Told(watch.store)
+    watch, informer = _watch(quiet_api, "follows")
+    told = Told(informer.store)
     async with running(watch.run()):
-        await watch.synced.wait()
-        assert watch.store.get("default", "follows-old") == "1"
+        await informer.synced.wait()
+        assert informer.store.get("default", "follows-old") == "1"
 
         await _put(quiet_api, "follows", "follows-new", "2")
         await _put(quiet_api, "follows", "follows-old", "3")
@@ -70,8 +88,8 @@ async def test_the_store_follows_what_happens(quiet_api: Api) -> None:
 async def test_an_object_that_is_not_wanted_any_more_leaves_the_store(quiet_api: Api) -> None:
     await _put(quiet_api, "leaves", "leaves-label", "1")
     await _put(quiet_api, "leaves", "leaves-projection", "1")
-    watch = _watch(quiet_api, "leaves")
-    told = Told(watch.store)
+    watch, informer = _watch(quiet_api, "leaves")
+    told = Told(informer.store)
     async with running(watch.run()):
         await told.until(lambda store: len(store) == 2)
         changes = {"metadata": {"labels": {"test": "another"}}}
@@ -83,8 +101,8 @@ async def test_an_object_that_is_not_wanted_any_more_leaves_the_store(quiet_api:
 
 async def test_a_broken_connection_is_followed_on_from_where_it_broke(quiet_cluster: Cluster, quiet_api: Api) -> None:
     async with Cable(quiet_cluster) as cable, cable.reach() as through:
-        watch = _watch(through, "broken")
-        told = Told(watch.store)
+        watch, informer = _watch(through, "broken")
+        told = Told(informer.store)
         async with running(watch.run()):
             await _put(quiet_api, "broken", "broken-kept", "1")
             await _put(quiet_api, "broken", "broken-gone", "1")
@@ -104,8 +122,8 @@ async def test_a_broken_connection_is_followed_on_from_where_it_broke(quiet_clus
 async def test_a_bookmark_moves_the_version_and_nothing_else(quiet_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     # The server sends one two seconds before it ends a watch, if any object of the kind has changed since it began.
     monkeypatch.setattr("gpuslice.kube.watching._WATCH_SECONDS", (3, 3))
-    watch = _watch(quiet_api, "bookmark")
-    told, bookmarks = Told(watch.store), []
+    watch, informer = _watch(quiet_api, "bookmark")
+    told, bookmarks = Told(informer.store), []
     apply = watch._apply
 
     def overheard(line: bytes) -> str:
@@ -137,8 +155,8 @@ async def test_when_the_server_has_forgotten_everything_is_listed_again_and_told
     quiet_cluster: Cluster, quiet_api: Api
 ) -> None:
     async with Cable(quiet_cluster) as cable, cable.reach() as through:
-        watch = _watch(through, "forgot")
-        told = Told(watch.store)
+        watch, informer = _watch(through, "forgot")
+        told = Told(informer.store)
         async with running(watch.run()):
             for name in ("same", "changed", "gone"):
                 await _put(quiet_api, "forgot", f"forgot-{name}", "1")
@@ -169,13 +187,13 @@ async def test_a_version_that_the_server_has_forgotten_is_told_as_expired(
     await restart_api_server(quiet_cluster)
 
     with pytest.raises(ApiError) as refusal:
-        await _watch(quiet_api, "expired")._follow(version.resource_version, Backoff())
+        await _labelled(quiet_api, "expired")._follow(version.resource_version, Backoff())
     assert refusal.value.expired
 
 
 async def test_a_killed_api_server_is_not_noticed_in_the_store(quiet_cluster: Cluster, quiet_api: Api) -> None:
-    watch = _watch(quiet_api, "killed")
-    told = Told(watch.store)
+    watch, informer = _watch(quiet_api, "killed")
+    told = Told(informer.store)
     async with running(watch.run()):
         await _put(quiet_api, "killed", "killed-before", "1")
         await told.until(lambda store: len(store) == 1)
@@ -187,14 +205,14 @@ async def test_a_killed_api_server_is_not_noticed_in_the_store(quiet_cluster: Cl
 
 
 async def test_text_that_python_takes_for_the_end_of_a_line_breaks_nothing(quiet_api: Api) -> None:
-    watch = _watch(quiet_api, "lines")
-    told = Told(watch.store)
+    watch, informer = _watch(quiet_api, "lines")
+    told = Told(informer.store)
     async with running(watch.run()):
-        await watch.synced.wait()
+        await informer.synced.wait()
         await _put(quiet_api, "lines", "lines", "one\x85two\u2028three\u2029four\x0bfive")
 
         await told.until(lambda store: len(store) == 1)
-    assert watch.store.get("default", "lines") == "one\x85two\u2028three\u2029four\x0bfive"
+    assert informer.store.get("default", "lines") == "one\x85two\u2028three\u2029four\x0bfive"
     assert (watch.relists, watch.failures) == (1, 0)
 
 
@@ -208,8 +226,9 @@ class _Numbers(msgspec.Struct):
 @pytest.mark.parametrize("when", ["listed", "watched"])
 async def test_an_object_that_cannot_be_read_is_left_out_and_the_others_are_not(quiet_api: Api, when: str) -> None:
     label = f"bad-{when}"
-    watch = Watch(quiet_api, CONFIG_MAPS, _Numbers, lambda found: found.metadata.name, labels=f"test={label}")
-    told = Told(watch.store)
+    watch = _labelled(quiet_api, label)
+    informer = _joined(watch, _Numbers, lambda found: found.metadata.name)
+    told = Told(informer.store)
 
     async def fill() -> None:
         await _put(quiet_api, label, f"{label}-unreadable", "text")
@@ -220,21 +239,21 @@ async def test_an_object_that_cannot_be_read_is_left_out_and_the_others_are_not(
     if when == "listed":
         await fill()
     async with running(watch.run()):
-        await watch.synced.wait()
+        await informer.synced.wait()
         if when == "watched":
             await fill()
         await told.until(lambda store: store.get("default", f"{label}-readable"))
-    assert list(watch.store) == [("default", f"{label}-readable")]
+    assert list(informer.store) == [("default", f"{label}-readable")]
     assert watch.relists == 1
 
 
 async def test_more_objects_than_fit_a_page_are_all_there(quiet_api: Api) -> None:
     await all_of(_put(quiet_api, "many", f"many-{number}", str(number)) for number in range(1001))
-    watch = _watch(quiet_api, "many")
+    watch, informer = _watch(quiet_api, "many")
     async with running(watch.run()):
-        await watch.synced.wait()
+        await informer.synced.wait()
 
-    assert sorted(int(value) for value in watch.store.values()) == list(range(1001))
+    assert sorted(int(value) for value in informer.store.values()) == list(range(1001))
 
 
 async def test_a_list_that_is_forgotten_between_two_pages_begins_again(quiet_cluster: Cluster, quiet_api: Api) -> None:
@@ -251,8 +270,9 @@ async def test_a_list_that_is_forgotten_between_two_pages_begins_again(quiet_clu
 
 
 async def test_a_full_store_takes_no_more_until_there_is_room(quiet_api: Api) -> None:
-    watch = Watch(quiet_api, CONFIG_MAPS, ObjectMetadata, lambda _: True, labels="test=full", limit=2)
-    told = Told(watch.store)
+    watch = _labelled(quiet_api, "full")
+    informer = _joined(watch, ObjectMetadata, lambda _: True, 2)
+    told = Told(informer.store)
     async with running(watch.run()):
         for number in range(3):
             await _put(quiet_api, "full", f"full-{number}", "1")
@@ -264,11 +284,12 @@ async def test_a_full_store_takes_no_more_until_there_is_room(quiet_api: Api) ->
 
 
 async def test_only_metadata_is_asked_for_where_only_metadata_is_read(quiet_api: Api) -> None:
-    watch = Watch(quiet_api, NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels)
+    watch = ListWatch(quiet_api, NAMESPACES, namespace="", labels="", fields="")
+    informer = _joined(watch, ObjectMetadata, lambda found: found.metadata.labels)
     async with running(watch.run()):
-        await watch.synced.wait()
+        await informer.synced.wait()
 
-    assert watch.store.get("", "default") == {"kubernetes.io/metadata.name": "default"}
+    assert informer.store.get("", "default") == {"kubernetes.io/metadata.name": "default"}
 
 
 async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(
@@ -276,12 +297,13 @@ async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(
 ) -> None:
     monkeypatch.setattr("gpuslice.kube.watching._ABSENT_SECONDS", 0.1)
     resource = Resource("gpuslice.io", "v1alpha1", "slicepolicies")
-    watch = Watch(quiet_api, resource, ObjectMetadata, lambda found: found.metadata.name)
+    watch = ListWatch(quiet_api, resource, namespace="", labels="", fields="")
+    informer = _joined(watch, ObjectMetadata, lambda found: found.metadata.name)
     served: list[bool] = []
-    watch.served_changed = lambda: served.append(watch.served)
-    told = Told(watch.store)
+    watch.served_listeners.append(lambda: served.append(watch.served))
+    told = Told(informer.store)
     async with running(watch.run()):
-        await watch.synced.wait()
+        await informer.synced.wait()
         assert not watch.served
 
         await asyncio.to_thread(install_policies, quiet_cluster)
@@ -290,4 +312,4 @@ async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(
         assert served == [False, True]
 
         await asyncio.to_thread(quiet_cluster.kubectl, "delete", "crd", "slicepolicies.gpuslice.io")
-        await until(lambda: not watch.served and len(watch.store) == 0)
+        await until(lambda: not watch.served and len(informer.store) == 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuslice.admission.pod_annotations import SLICE
 from gpuslice_cluster import control_plane
 from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
 from gpuslice_cluster.control_plane import WEBHOOK_AUTHORITY
@@ -81,7 +82,7 @@ def test_every_pod_is_reviewed_while_tenants_crowd_the_port(served: Served) -> N
 def _is_rewritten(served: Served, name: str) -> bool:
     asked: dict[str, Any] = CASTSLICE | {"metadata": CASTSLICE["metadata"] | {"name": name, "namespace": NAMESPACE}}
     made = served.cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(asked))
-    return "nvidia.com/gpu-shared" in json.loads(made)["spec"]["containers"][0]["resources"]["limits"]
+    return SLICE in json.loads(made)["metadata"]["annotations"]
 
 
 def _sample(served: Served, name: str) -> float:

@@ -19,7 +19,7 @@ EXTENDED = Context(backend=Backend.EXTENDED, gpu_sizes=TWO_SIZES)
 
 def claim_of(asked: Object, context: Context = DRA) -> dict[str, Any]:
     """What the one template of a pod asks."""
-    (template,) = admit(asked, context).templates
+    (template,) = admit(asked, context).decision.templates
     document = template.document("team")
     assert document["apiVersion"] == "resource.k8s.io/v1"
     assert document["metadata"]["namespace"] == "team"
@@ -38,8 +38,8 @@ def test_memory_and_cores_are_asked_as_capacity() -> None:
 
 
 def test_odd_bytes_are_rounded_up_to_the_step() -> None:
-    asked = pod(container(limits={"gpuslice.io/memory": "1000000"}))
-    assert claim_of(asked) == exactly(capacity={"requests": {"memory": "1Mi"}})
+    asked = pod(container(limits={"gpuslice.io/memory": "100000000"}))
+    assert claim_of(asked) == exactly(capacity={"requests": {"memory": "96Mi"}})
 
 
 def test_whole_gpus_take_all_cores_and_by_default_all_memory() -> None:
@@ -56,7 +56,7 @@ def test_a_mig_profile_is_selected_and_each_partition_is_a_claim() -> None:
         selectors=[{"cel": {"expression": 'device.attributes["gpu.gpuslice.io"].profile == "1g.5gb+me"'}}],
     )
     result = patched(asked, reviewed)
-    template = reviewed.templates[0].name
+    template = reviewed.decision.templates[0].name
     names = ["gpuslice-0", "gpuslice-1", "gpuslice-2"]
     assert result["spec"]["resourceClaims"] == [{"name": name, "resourceClaimTemplateName": template} for name in names]
     assert result["spec"]["containers"][0]["resources"] == {
@@ -94,18 +94,56 @@ def test_at_most_eight_sizes_are_named_and_the_user_hears_of_it() -> None:
     assert "12 sizes" in response_of(admit(asked, context))["warnings"][0]
 
 
-def test_two_shares_are_of_two_gpus() -> None:
-    asked = pod(container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000}))
-    assert claim_of(asked)["constraints"] == [{"requests": ["gpu"], "distinctAttribute": "gpu.gpuslice.io/uuid"}]
+@pytest.mark.parametrize(
+    ("limits", "annotations"),
+    [
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000}, {}),
+        ({"gpuslice.io/gpus": 2, "gpuslice.io/memory": "1000Mi"}, {}),
+        ({"gpuslice.io/gpus": 2}, {"gpuslice.io/fraction": "1/4"}),
+        ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}),
+        ({"nvidia.com/gpu": 2}, {"castops.io/optimize": "true"}),
+    ],
+    ids=["hami", "native", "native-fraction", "kai", "castslice"],
+)
+def test_two_shares_are_of_two_gpus(limits: Object, annotations: Object) -> None:
+    claim = claim_of(pod(container(limits=limits), annotations=annotations))
+    (request,) = claim["requests"]
+    alternatives = request.get("firstAvailable") or [request["exactly"]]
+    assert {alternative["count"] for alternative in alternatives} == {2}
+    assert claim["constraints"] == [{"requests": ["gpu"], "distinctAttribute": "gpu.gpuslice.io/uuid"}]
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations"),
+    [
+        ({"gpuslice.io/gpus": 2}, {}),
+        ({"tencent.com/vcuda-core": 200}, {}),
+        ({"nvidia.com/gpu": 2}, {"castops.io/optimize": "true", "castops.io/slice-ratio": "10"}),
+    ],
+    ids=["native", "vcuda", "castslice"],
+)
+def test_whole_gpus_are_asked_whole(limits: Object, annotations: Object) -> None:
+    claim = claim_of(pod(container(limits=limits), annotations=annotations))
+    assert claim == exactly(count=2, capacity={"requests": {"cores": "100"}})
+
+
+def test_slots_of_several_gpus_are_counted_together_and_fit_on_each() -> None:
+    annotations = {"castops.io/optimize": "true", "castops.io/slice-ratio": "20"}
+    asked = pod(container(limits={"nvidia.com/gpu": 2}), annotations=annotations)
+    message = denied(asked, DRA)
+    assert message == (
+        "spec.containers[0].resources.limits[nvidia.com/gpu]: asks for 2 GPUs with 20 slots of each, and a GPU has 10"
+    )
+    assert "asks for 40 slots; at most 30 are allowed" in denied(asked, under({"maximum": {"slots": 30}}))
 
 
 def test_equal_slices_have_one_template_in_every_dialect() -> None:
     native = admit(pod(container(limits={"gpuslice.io/memory": "1Gi", "gpuslice.io/cores": 10})), DRA)
     vcuda = admit(pod(container(limits={"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": 4})), DRA)
     other = admit(pod(container(limits={"tencent.com/vcuda-core": 11, "tencent.com/vcuda-memory": 4})), DRA)
-    assert native.templates == vcuda.templates
-    assert native.templates[0].name != other.templates[0].name
-    assert len(native.templates[0].name) <= 63
+    assert native.decision.templates == vcuda.decision.templates
+    assert native.decision.templates[0].name != other.decision.templates[0].name
+    assert len(native.decision.templates[0].name) <= 63
 
 
 def claims_by_container(asked: Object, context: Context = DRA) -> dict[str, list[str]]:
@@ -191,8 +229,11 @@ def test_extended_gives_slots_that_hold_at_least_what_was_asked(asked: Object, l
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (pod(container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1})), "cannot be spread over several GPUs"),
-        (pod(container(limits={"gpuslice.io/memory": "81Gi"})), "no GPU of the cluster has so much memory"),
+        (pod(container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 999})), "cannot be spread over several GPUs"),
+        (
+            pod(container(limits={"nvidia.com/gpu": 8}), annotations={"castops.io/optimize": "true"}),
+            "cannot give 8 x 1 slot: slots cannot be spread over several GPUs",
+        ),
         (
             pod(container(limits={"gpuslice.io/memory": "1Gi"}), annotations={"gpuslice.io/sharing": "pod"}),
             "cannot be shared",
@@ -215,7 +256,7 @@ def test_extended_warns_of_gpus_that_are_too_small() -> None:
 
 
 def test_castslice_puts_slots_where_the_gpu_was_and_nothing_else() -> None:
-    resources = {"limits": {"nvidia.com/gpu": "2", "cpu": "1"}, "requests": {"nvidia.com/gpu": "2", "cpu": "1"}}
+    resources = {"limits": {"nvidia.com/gpu": "1", "cpu": "1"}, "requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
     asked = pod(
         container(resources=resources),
         container("limits-only", {"nvidia.com/gpu": "1"}),
@@ -293,5 +334,5 @@ def test_gpu_manager_s_annotation_is_the_user_s_if_there_is_one() -> None:
 
 
 def test_a_template_is_json_that_kubernetes_takes() -> None:
-    (template,) = admit(pod(container(limits=MEMORY)), DRA).templates
+    (template,) = admit(pod(container(limits=MEMORY)), DRA).decision.templates
     assert json.loads(json.dumps(template.document("team")))["kind"] == "ResourceClaimTemplate"

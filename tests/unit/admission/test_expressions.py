@@ -59,3 +59,21 @@ def test_what_has_no_answer_says_why(text: str, reason: str) -> None:
 def test_a_cluster_without_expressions_does_not_load_the_library() -> None:
     program = "import sys, gpuslice.admission.review; sys.exit('cel_expr_python' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "object.?spec.hasValue() == false",
+        'object.metadata.?labels.?team.orValue("none") == "none"',
+        'object.metadata.labels[?"team"].orValue("") == ""',
+    ],
+)
+def test_a_field_that_is_not_there_can_be_asked_for(text: str) -> None:
+    assert Expression(text).holds({"object": {"metadata": {"labels": {}}}})
+
+
+@pytest.mark.parametrize("function", ["quantity", "sets", "url", "ip", "semver"])
+def test_a_function_that_only_kubernetes_has_is_refused_by_its_name(function: str) -> None:
+    with pytest.raises(ExpressionError, match=f"undeclared reference to '{function}'"):
+        Expression(f'{function}("1").x()' if function != "sets" else "sets.contains([1], [1])")

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuslice.admission.claim_templates import template_for
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.dialects import registry
 from gpuslice.dialects.registry import CLASS_RESOURCES
 from gpuslice.model.kubernetes_quantities import parse_whole
+from gpuslice.model.slices import Slice
 from gpuslice.policies.parsing import parse_policy
 from gpuslice.policies.rule_set import PolicySet
 from tests.unit.admission.making import Object, admit, admitted, container, denied, patched, pod, policy, under
@@ -48,7 +50,7 @@ def resources(asked: Object, context: Context) -> Object:
     ],
 )
 def test_a_whole_gpu_under_a_forged_annotation_is_sliced_as_without(dialect: str, more: Object) -> None:
-    asked = pod(container(limits={WHOLE: 8}), annotations=FORGED | more | {"gpuslice.io/dialect": dialect})
+    asked = pod(container(limits={WHOLE: 1}), annotations=FORGED | more | {"gpuslice.io/dialect": dialect})
     assert resources(asked, under({"participation": "OptIn"})) == {"limits": {SLOTS: "1"}}
 
 
@@ -73,9 +75,84 @@ def test_what_a_forged_annotation_lets_pass_would_pass_without(asked: Object, co
 
 
 def test_the_label_that_admission_writes_means_nothing_to_it() -> None:
-    asked = pod(container(limits={WHOLE: 8}))
+    asked = pod(container(limits={WHOLE: 1}))
     asked["metadata"]["labels"] = {"gpuslice.io/sliced": "true"}
     assert resources(asked, under({"participation": "OptIn"})) == {"limits": {SLOTS: "1"}}
+
+
+# ---- recipes of claim templates ----
+
+
+def by_recipe(given: Slice, recipe: str | None = None) -> Object:
+    """A pod that asks in no dialect: it names a template of ours, and has the recipe that makes it, or another one."""
+    template = template_for(given, None)
+    naming = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template.name}]
+    annotations = FORGED | {"gpuslice.io/claim-templates": f"[{template.recipe if recipe is None else recipe}]"}
+    return pod(naming, annotations=annotations, resourceClaims=claims)
+
+
+@pytest.mark.parametrize(
+    ("given_", "reason"),
+    [
+        (Slice(memory=5 * GIB), "comes to 5Gi of GPU memory"),
+        (Slice(cores=10), "comes to 80Gi of GPU memory"),
+        (Slice(memory=GIB, cores=10, devices=2), "comes to 2 devices"),
+        (Slice(mig_profile="3g.40gb"), "of GPU memory"),
+    ],
+)
+def test_a_recipe_asks_for_no_more_than_a_maximum(given_: Slice, reason: str) -> None:
+    context = under({"maximum": {"memory": "4Gi", "devices": 1}}, gpu_sizes=(80 * GIB,))
+    assert reason in denied(by_recipe(given_), context)
+    assert admit(by_recipe(Slice(memory=4 * GIB)), context).decision.outcome is Outcome.UNTOUCHED
+
+
+def test_the_amounts_are_those_of_the_name_whatever_the_recipe_says() -> None:
+    """The controller makes nothing of the recipe that does not fit."""
+    small = template_for(Slice(memory=GIB), None).recipe
+    asked = by_recipe(Slice(memory=5 * GIB), small)
+    assert "comes to 5Gi" in denied(asked, under({"maximum": {"memory": "4Gi"}}))
+
+
+def test_a_recipe_is_of_the_policy_s_model() -> None:
+    context = under({"gpuModel": "A30"})
+    ours = Slice(memory=GIB, gpu_model="A30")
+    assert admit(by_recipe(ours), context).decision.outcome is Outcome.UNTOUCHED
+    other = by_recipe(Slice(memory=GIB, gpu_model="H100-80GB"))
+    without = by_recipe(Slice(memory=GIB))
+    unknown = by_recipe(ours, "")
+    forged = by_recipe(Slice(memory=GIB), template_for(ours, None).recipe)
+    for asked in (other, without, unknown, forged):
+        message = denied(asked, context)
+        assert message.startswith(
+            "spec.containers[0].resources.claims: the claim 'gpu' is of the template 'gpuslice-1x"
+        )
+        assert "not known to be of an A30; ask in a dialect instead (policy" in message
+    once = admitted(pod(container(limits={"gpuslice.io/memory": "1Gi"})), context)
+    assert admitted(once, context) == once
+
+
+@pytest.mark.parametrize("rule", [{"maximum": {"memory": "4Gi"}}, {"gpuModel": "A30"}])
+def test_a_claim_that_no_container_names_is_refused_where_something_is_limited(rule: Object) -> None:
+    asked = by_recipe(Slice())
+    asked["spec"]["containers"] = [container()]
+    message = denied(asked, under(rule))
+    assert message.startswith("spec.resourceClaims: no container names the claim 'gpu'; leave it out of the pod")
+    assert admit(asked).decision.outcome is Outcome.UNTOUCHED
+
+
+def test_a_rewritten_pod_has_no_recipe_but_ours() -> None:
+    forged = template_for(Slice(), None).recipe
+    asked = pod(
+        container(limits={"gpuslice.io/memory": "1Gi"}), annotations={"gpuslice.io/claim-templates": f"[{forged}]"}
+    )
+    assert admitted(asked)["metadata"]["annotations"]["gpuslice.io/claim-templates"] == '[{"memory":1073741824}]'
+
+
+def test_a_pod_of_very_many_kinds_of_slices_is_refused() -> None:
+    asked = [container(f"c{number}", {"gpuslice.io/memory": f"{number + 1}Gi"}) for number in range(17)]
+    assert "slices of more than 16 kinds" in denied(pod(*asked))
+    admitted(pod(*asked[:16]))
 
 
 # ---- slots by their own name ----
@@ -152,7 +229,7 @@ def test_slots_that_are_no_number_are_refused_where_they_are_counted(amount: str
 
 def test_a_rule_that_chooses_the_model_gives_no_slots() -> None:
     message = denied(pod(container(limits={SLOTS: 1})), under({"gpuModel": "T4"}))
-    assert "slots are of any GPU, but these pods get a T4" in message
+    assert "1 slot can be of any GPU, but these pods get a T4" in message
 
 
 def test_a_rule_that_only_warns_says_it_of_slots_as_well() -> None:
@@ -173,9 +250,7 @@ def test_devices_by_the_name_of_their_class_are_refused_where_a_rule_limits(name
     assert message.startswith(f"spec.containers[0].resources.limits[{name}]: asks for devices by the name of")
 
 
-@pytest.mark.parametrize(
-    "context", [Context(), under({"participation": "OptOut"}), under({"nodeSelector": {"a": "b"}})]
-)
+@pytest.mark.parametrize("context", [Context(), under({"participation": "OptOut"}), under({"defaults": {"cores": 5}})])
 def test_devices_by_the_name_of_their_class_pass_where_nothing_is_limited(context: Context) -> None:
     assert admit(pod(container(limits={GPU_CLASS: 1})), context).decision.outcome is Outcome.UNTOUCHED
 
@@ -248,7 +323,7 @@ def test_where_all_is_limited_no_container_has_more(asked: Object, backend: str,
         names = {claim["name"] for claim in each["resources"].get("claims", ())}
         # The API server refuses a pod with a claim that it does not have.
         assert len(names & {claim["name"] for claim in spec.get("resourceClaims", ())}) <= 1
-    for template in reviewed.templates:
+    for template in reviewed.decision.templates:
         (request,) = template.document("team")["spec"]["spec"]["devices"]["requests"]
         for exact in request.get("firstAvailable") or [request["exactly"]]:
             assert exact["count"] == 1

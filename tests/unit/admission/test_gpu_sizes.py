@@ -33,7 +33,7 @@ def test_only_devices_that_are_shared_count() -> None:
 
 @pytest.mark.parametrize("memory", ["lots", "-1", "0", "1.5"])
 def test_a_capacity_that_makes_no_sense_is_left_out(memory: str) -> None:
-    assert _published(_device(memory)) is None
+    assert _published(_device(memory)) == Gpus("node", ())
 
 
 @pytest.mark.parametrize(

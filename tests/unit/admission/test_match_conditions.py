@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gpuslice.admission.charging import is_charged
 from gpuslice.admission.registration import match_conditions
 from gpuslice.dialects import registry
 from gpuslice.model.pods import Pod
@@ -24,6 +25,8 @@ Object = dict[str, Any]
 
 MAY_ASK = Expression(match_conditions.may_ask(DEFAULT_SETTINGS))
 MALFORMED = Expression(match_conditions.malformed(DEFAULT_SETTINGS))
+#: Expressions of policies know no `oldObject`, so that it stands under another name.
+MAY_BE_CHARGED = Expression(match_conditions.may_be_charged().replace("oldObject", "namespaceObject"))
 GPU = {"nvidia.com/gpu": "1"}
 OPTIMIZE = {"castops.io/optimize": "true"}
 
@@ -38,7 +41,7 @@ RESOURCES = [
     "nvidia.com/gpu-shared",
     *registry.CLASS_RESOURCES,
     *(resource.name for dialect in registry.DIALECTS for resource in dialect.resources),
-    *(f"{family.prefix}{end}" for family in FAMILIES for end in (family.examples[0], "9g.1gb")),
+    *(f"{family.prefix}{end}" for family in FAMILIES for end in (family.examples[0], f"9g.1gb{family.suffix}")),
 ]
 #: As the API server writes them: whole and not negative, and in one way but for the last of these.
 AMOUNTS = ["0", "1", "7", "10", "99", "100", "101", "150", "200", "1000", "1k", "2k", "4Gi", "25Ki", "1e3"]
@@ -127,6 +130,33 @@ def test_a_pod_is_sent_exactly_if_it_may_ask_for_a_gpu(asked: Object) -> None:
     assert _holds(MAY_ASK, asked) is expected
 
 
+@given(asked=_pods())
+def test_under_quotas_a_pod_is_sent_exactly_if_it_may_be_charged(asked: Object) -> None:
+    created = {"object": asked, "namespaceObject": {}, "request": {"operation": "CREATE"}}
+
+    assert MAY_BE_CHARGED.holds(created) is is_charged(msgspec.convert(asked, Pod))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sent"),
+    [
+        (None, None, False),
+        (None, {}, False),
+        ({"other": "a"}, {"other": "b"}, False),
+        ({"gpuslice.io/asked": "a"}, {"gpuslice.io/asked": "a", "other": "b"}, False),
+        ({"gpuslice.io/asked": "a"}, {"gpuslice.io/asked": "b"}, True),
+        ({"gpuslice.io/asked": "a"}, None, True),
+        ({}, {"gpuslice.io/asked": "a"}, True),
+    ],
+)
+def test_under_quotas_a_change_is_sent_exactly_if_it_touches_what_was_asked(
+    before: Object | None, after: Object | None, *, sent: bool
+) -> None:
+    old, new = (pod(container(limits=GPU), annotations=each) for each in (before, after))
+
+    assert MAY_BE_CHARGED.holds({"object": new, "namespaceObject": old, "request": {"operation": "UPDATE"}}) is sent
+
+
 @given(asked=_pods(stored=True))
 def test_whatever_must_not_pass_without_us_is_refused_by_us(asked: Object) -> None:
     if _holds(MALFORMED, asked):
@@ -166,7 +196,6 @@ def test_a_pod_that_was_rewritten_does_not_depend_on_us(asked: Object) -> None:
         pod(container(limits={"nvidia.com/gpumem": "1k", "nvidia.com/gpumem-percentage": "10"})),
         pod(container(limits={"gpuslice.io/memory": "4Gi", "nvidia.com/gpumem": "1k"})),
         pod(container(limits=GPU | {"gpuslice.io/memory": "4Gi"})),
-        pod(container(limits=None, resources={"limits": {"gpuslice.io/memory": "1Gi"}, "claims": [{"name": "mine"}]})),
         pod(container(), annotations={"gpuslice.io/fraction": "half"}),
         pod(container(), annotations={"gpuslice.io/fraction": "1.5"}),
         pod(container(), annotations={"gpu-fraction": "0.0"}),

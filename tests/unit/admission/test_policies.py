@@ -136,12 +136,12 @@ def test_dialects_that_are_not_allowed_are_denied() -> None:
 
 def test_presets_defaults_and_target_resource_are_the_policy_s() -> None:
     annotations = {"castops.io/optimize": "true"}
-    context = under({"presets": {"huge": 8}, "defaultSlots": 3, "targetResource": "nvidia.com/gpu.shared"})
+    context = under({"presets": {"huge": 8}, "defaultSlots": 3, "targetResource": "nvidia.com/slots"})
     plain = pod(container(limits={"nvidia.com/gpu": 1}), annotations=annotations)
     huge = pod(container(limits={"nvidia.com/gpu": 1}), annotations=annotations | {"castops.io/workload-type": "huge"})
     for asked, slots in ((plain, "3"), (huge, "8")):
         limits = admitted(asked, context)["spec"]["containers"][0]["resources"]["limits"]
-        assert limits == {"nvidia.com/gpu.shared": slots}
+        assert limits == {"nvidia.com/slots": slots}
 
 
 def test_defaults_fill_in_what_a_request_does_not_say() -> None:
@@ -187,7 +187,7 @@ def test_a_fraction_goes_only_to_gpus_where_it_is_within_the_maximum() -> None:
     sizes = (16 * 2**30, 80 * 2**30)
     context = under({"maximum": {"memory": "10Gi"}}, gpu_sizes=sizes)
     asked = pod(container(), annotations={"gpu-fraction": "0.5"})
-    (template,) = admit(asked, context).templates
+    (template,) = admit(asked, context).decision.templates
     (request,) = template.document("team")["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"]["capacity"]["requests"] == {"memory": "8Gi"}
     denied(asked, under({"maximum": {"memory": "10Gi"}, "backend": "extended"}, gpu_sizes=sizes))
@@ -195,7 +195,7 @@ def test_a_fraction_goes_only_to_gpus_where_it_is_within_the_maximum() -> None:
 
 def test_the_model_is_the_policy_s_and_another_is_denied() -> None:
     context = under({"gpuModel": "l4"})
-    (template,) = admit(MEMORY, context).templates
+    (template,) = admit(MEMORY, context).decision.templates
     assert b'model == \\"L4\\"' in template.spec
     other = pod(container(limits={"gpuslice.io/memory": "4Gi"}), annotations={"gpuslice.io/gpu-model": "T4"})
     assert "asks for a T4, but these pods get an L4" in denied(other, context)
@@ -218,6 +218,59 @@ def test_tolerations_and_node_selectors_are_added_where_they_are_missing() -> No
     assert spec["nodeSelector"] == {"zone": "b", "pool": "gpu"}
 
 
+PLACED = {"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"pool": "gpu"}}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod(container(limits={"nvidia.com/gpu": 1})),
+        pod(container(), container("other", {"nvidia.com/gpu.unheard-of": 1})),
+        pod(container(limits={"nvidia.com/gpu-shared": 2})),
+        pod(container(limits={"deviceclass.resource.kubernetes.io/gpu.gpuslice.io": 1})),
+        pod(
+            container(resources={"claims": [{"name": "gpuslice-0"}]}),
+            resourceClaims=[
+                {"name": "gpuslice-0", "resourceClaimTemplateName": "gpuslice-1x1024mi-0c-0123456789abcdef"}
+            ],
+        ),
+    ],
+)
+def test_every_gpu_pod_is_placed_as_its_rule_says(asked: Object) -> None:
+    context = under(PLACED)
+    once = admitted(asked, context)
+    assert once["spec"] == asked["spec"] | PLACED
+    assert once["metadata"] == asked["metadata"]
+    assert admit(once, context).decision.outcome is Outcome.UNTOUCHED
+
+
+def test_a_pod_that_an_earlier_rule_served_is_placed_by_the_rule_that_chooses_it_now() -> None:
+    once = admitted(pod(container(limits={"gpuslice.io/memory": "1Gi"})))
+    twice = admitted(once, under(PLACED))
+    assert twice["spec"] == once["spec"] | PLACED
+    assert admitted(twice, under(PLACED)) == twice
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod(container(limits={"nvidia.com/gpu": 0})),
+        pod(container(limits={"nvidia.com/priority": 1})),
+        pod(container(limits={"nvidia.com/hostdev": 1})),
+    ],
+)
+def test_a_pod_without_a_gpu_is_not_placed(asked: Object) -> None:
+    assert admit(asked, under(PLACED)).decision.outcome is Outcome.UNTOUCHED
+
+
+def test_a_rule_that_leaves_pods_alone_or_only_warns_places_none() -> None:
+    asked = pod(container(limits={"nvidia.com/gpu": 1}))
+    assert admit(asked, under(PLACED | {"participation": "OptOut"})).decision.outcome is Outcome.UNTOUCHED
+    warned = admit(asked, under(PLACED | {"warnOnly": True})).decision
+    assert warned.outcome is Outcome.WARNED
+    assert "would be rewritten, because its policy says how it is placed" in warned.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -231,7 +284,7 @@ def test_a_rule_that_only_warns_lets_pods_pass_and_says_what_would_have_happened
     response = response_of(reviewed)
     assert response["allowed"]
     assert "patch" not in response
-    assert reviewed.templates == ()
+    assert reviewed.decision.templates == ()
     assert told in response["warnings"][0]
     assert "policy test/rule-0 only warns" in response["warnings"][0]
 

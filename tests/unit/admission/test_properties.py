@@ -10,25 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuslice.admission.claim_templates import templates_in
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.admission.review import ReviewError, examine, review
+from gpuslice.dialects import registry
 from gpuslice.model.pods import Pod
 from gpuslice.model.policies import Backend
 from tests.unit.admission.making import Object, admit, container, patched, pod, response_of, review_of, under
 
+#: All that the dialects declare, so that a new one is among them.
 GPU_RESOURCES = [
     "nvidia.com/gpu",
     "nvidia.com/gpu-shared",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-    "nvidia.com/mig-1g.5gb",
-    "nvidia.com/mig-3g.20gb",
-    "tencent.com/vcuda-core",
-    "tencent.com/vcuda-memory",
-    "gpuslice.io/memory",
-    "gpuslice.io/cores",
+    *(resource.name for dialect in registry.DIALECTS for resource in dialect.resources),
+    *(f"{family.prefix}{end}" for family in registry.BY_FAMILY for end in family.examples[:2]),
 ]
 ANNOTATIONS = {
     "castops.io/optimize": ["true", "false"],
@@ -49,6 +45,11 @@ quantities = st.sampled_from([0, 1, "1", "2", "30", "100", "200", "1Gi", "500m",
 limits = st.dictionaries(st.sampled_from([*GPU_RESOURCES, "cpu"]), quantities, max_size=3)
 pod_annotations = st.dictionaries(st.sampled_from(sorted(ANNOTATIONS)), st.integers(0, 2), max_size=4).map(
     lambda chosen: {key: ANNOTATIONS[key][index % len(ANNOTATIONS[key])] for key, index in chosen.items()}
+)
+pod_labels = st.dictionaries(
+    st.sampled_from([field.name for field in registry.fields_of_pods() if field.kind == "labels"]),
+    st.sampled_from(["0.5", "2", "100"]),
+    max_size=1,
 )
 policies = st.sampled_from(
     [
@@ -79,6 +80,8 @@ def pods(draw: st.DrawFn) -> Object:
         ]
 
     made = pod(*containers("c", 3, 1), init=tuple(containers("i", 2, 0)), annotations=draw(pod_annotations))
+    if labels := draw(pod_labels):
+        made["metadata"]["labels"] = labels
     for each in made["spec"]["containers"]:
         if draw(st.booleans()):
             each["resources"]["requests"] = dict(each["resources"]["limits"])
@@ -115,7 +118,10 @@ def test_the_patch_gives_a_pod_in_which_every_claim_exists_once_and_is_used(aske
     assert len(declared) == len(set(declared))
     assert set(declared) == set(used)
     templates = {claim["resourceClaimTemplateName"] for claim in spec.get("resourceClaims", [])}
-    assert templates == {template.name for template in reviewed.templates}
+    assert templates == {template.name for template in reviewed.decision.templates}
+    # The controller can make each of them.
+    recipes = result["metadata"].get("annotations", {}).get("gpuslice.io/claim-templates", "")
+    assert templates == set(templates_in(recipes))
 
 
 @given(pods(), st.sampled_from(["dra", "extended"]))

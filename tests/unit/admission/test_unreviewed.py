@@ -193,6 +193,17 @@ def test_a_pod_whose_rule_refuses_is_always_sent_to_the_webhook_that_must_answer
         assert namespace in refusing or not decides.refuses_unreviewed
 
 
+def test_every_namespace_but_the_excluded_refuses_if_the_installation_says_so() -> None:
+    webhooks = Webhooks(
+        target=Address(url="https://webhook.example"), excluded_namespaces=EXCLUDED, refuse_unreviewed=True
+    )
+    (member,) = webhook_configurations.mutating(webhooks)["webhooks"]
+
+    assert member["failurePolicy"] == "Fail"
+    assert _selects(member["namespaceSelector"], "team-a")
+    assert not any(_selects(member["namespaceSelector"], each) for each in EXCLUDED)
+
+
 def _selects(selector: Object, namespace: str) -> bool:
     (requirement,) = selector["matchExpressions"]
     assert requirement["key"] == "kubernetes.io/metadata.name"

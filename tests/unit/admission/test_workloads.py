@@ -143,10 +143,25 @@ def test_an_object_inside_another_may_name_its_namespace() -> None:
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        ({"apiVersion": "serving.example/v1", "kind": "Model", "spec": {"predictor": ASKING}}, ("spec", "predictor")),
+        (
+            {"apiVersion": "serving.example/v1", "kind": "Model", "spec": {"predictor": ASKING}},
+            ("spec", "predictor", "resources"),
+        ),
         (
             {"apiVersion": "v1", "kind": "Monitor", "spec": {"containers": [{"name": "a"}, ASKING]}},
-            ("spec", "containers", 1),
+            ("spec", "containers", 1, "resources"),
+        ),
+        (
+            {
+                "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                "kind": "TrainJob",
+                "metadata": {"name": "tune"},
+                "spec": {
+                    "runtimeRef": {"name": "torch-distributed"},
+                    "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}},
+                },
+            },
+            ("spec", "trainer", "resourcesPerNode"),
         ),
     ],
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuslice.configuration.effective import Effective, Override
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "configuration.yaml"
+EXAMPLE = ROOT / "deploy" / "configuration.yaml"
 HEADER = f"apiVersion: {API_VERSION}\nkind: {KIND}\n"
 
 

@@ -16,6 +16,7 @@ from gpuslice.configuration.dialect_section import WholeConfiguration
 from gpuslice.configuration.effective import Layer, Override
 from gpuslice.dialects.known import castslice
 from gpuslice.model.gpu_policies import MigMode, Mode, Placement, TaintEffect
+from gpuslice.model.policies import Backend
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 from tests.unit.configuration.documents import EXAMPLE, HEADER, ROOT, parsed
 
@@ -29,6 +30,7 @@ def test_the_example_says_it_all() -> None:
         whole_resource="nvidia.com/gpu",
         shared_resource="example.com/gpu-slot",
         slots_per_gpu=4,
+        node_backend=Backend.EXTENDED,
         dialects={
             "castslice.presets": {"training": 4, "inference": 2, "notebook": 1},
             "castslice.annotations.optimize": "example.com/share-gpu",
@@ -129,8 +131,8 @@ def test_what_is_shown_names_every_field_and_its_source() -> None:
 
 _TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 _GIVEN: dict[str, st.SearchStrategy[Any]] = {
-    "cluster.namespace": st.none() | _TEXTS,
-    "webhook.port": st.integers(0, 65535),
+    "cluster.namespace": st.none() | st.from_regex(r"[a-z0-9]([a-z0-9-]{0,5}[a-z0-9])?", fullmatch=True),
+    "webhook.port": st.integers(0, 65535).filter(lambda port: port != 8080),  # that of metrics
     "webhook.clientNames": st.lists(_TEXTS, max_size=3),
     "webhook.drain": st.sampled_from(["0", "500ms", "1h30m", "2d"]),
     "webhook.maxBody": st.integers(0, 2**40) | st.sampled_from(["4MiB", "1.5Gi", "256MB"]),

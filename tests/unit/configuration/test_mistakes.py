@@ -34,8 +34,8 @@ def refused(text: str, header: str = HEADER) -> list[str]:
         ("port: 4", "file: port: is not known; did you mean webhook.port or controller.port?"),
         (
             "webhook: {registration: {colour: red}}",
-            ("file: webhook.registration.colour: is not known; write one of certificate, excludedNamespaces, name, "
-            "service, url"),
+            ("file: webhook.registration.colour: is not known; write one of certificate, excludedNamespaces, "
+            "failurePolicy, name, service, url"),
         ),
         (
             "dialects: {castslice: {slots: 4}}",
@@ -64,7 +64,6 @@ def refused(text: str, header: str = HEADER) -> list[str]:
         ("webhook: {certificate: ''}", "file: webhook.certificate: '' is nothing; write a text, or leave the field ou"),
         ("webhook: {registration: {service: a}}", "file: webhook.registration.service: 'a' is not a namespace and a"),
         ("webhook: {registration: {url: http://a.example}}", "file: webhook.registration.url: 'http://a.example' is"),
-        ("controller: {templateGrace: 1s}", "file: controller.templateGrace: a pod may be on its way that needs a tem"),
         ("agent: {metrics: '9500'}", "file: agent.metrics: '9500' is not where metrics can be served; write ADDRESS:P"),
         ("agent: {checkInterval: 2m}", "file: agent.checkInterval: '2m' is out of range; write 0.05s to 60s"),
         ("agent: {metricsAccess: all}", "file: agent.metricsAccess: 'all' is none of token, open"),

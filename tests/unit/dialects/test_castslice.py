@@ -72,14 +72,9 @@ def test_every_container_and_init_container_that_has_a_gpu_is_read_and_no_other(
     assert [reading.place.name for reading in readings] == ["i", "a"]
 
 
-def test_several_gpus_get_the_slots_of_one_and_a_warning() -> None:
+def test_several_gpus_get_the_slots_of_each() -> None:
     (reading,) = read(pod(container(limits={"nvidia.com/gpu": "4"}), annotations=OPTIMIZE))
-    assert reading.asked.requests == (Request(slots=1),)
-    assert reading.asked.warnings == (
-        "spec.containers[0].resources.limits[nvidia.com/gpu]: asks for 4 GPUs and gets 1 slot, as it would for one",
-    )
-    (reading,) = read(pod(container(limits=GPU), annotations=OPTIMIZE))
-    assert not reading.asked.warnings
+    assert reading.asked.requests == (Request(slots=1, devices=4),)
 
 
 def test_names_and_presets_are_configuration() -> None:

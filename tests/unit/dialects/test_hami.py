@@ -62,9 +62,8 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, object], reason: str) -
 
 def test_what_is_not_read_is_said() -> None:
     asked = limits(1, gpumem=1, priority=0)
-    (reading,) = read(pod(container(limits=asked), annotations={"nvidia.com/use-gputype": "A100"}))
+    (reading,) = read(pod(container(limits=asked)))
     assert [warning.split(": ")[0] for warning in reading.asked.warnings] == [
-        "metadata.annotations[nvidia.com/use-gputype]",
         "spec.containers[0].resources.limits[nvidia.com/priority]",
     ]
     assert "nvidia.com/priority" in reading.asked.resources

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuslice.model import mig
 from gpuslice.model.requests import Request, RequestError
+from gpuslice.model.slices import known_mig_profiles
 from tests.unit.admission.making import admitted, container, denied, pod, read, under
 
-PROFILES = sorted({profile.name for table in (mig.A100_40GB, mig.A100_80GB, mig.H100_80GB) for profile in table})
+PROFILES = known_mig_profiles()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -19,7 +19,7 @@ def test_every_profile_is_known_by_its_resource(profile: str) -> None:
 
 
 def test_profiles_with_media_engines_are_among_them() -> None:
-    assert "1g.5gb+me" in PROFILES
+    assert {"1g.5gb+me", "1g.24gb-me", "2g.48gb+gfx", "1g.24gb+me.all"} <= {*PROFILES}
 
 
 def test_a_container_can_have_partitions_of_several_profiles() -> None:
@@ -32,7 +32,12 @@ def test_a_container_can_have_partitions_of_several_profiles() -> None:
 
 @pytest.mark.parametrize(
     ("resource", "profile"),
-    [("1g.12gb", "1g.12gb"), ("1g.6gb.me", "1g.6gb+me"), ("7g.141gb", "7g.141gb"), ("2g.24gb.gfx", "2g.24gb+gfx")],
+    [
+        ("1g.34gb", "1g.34gb"),
+        ("1g.35gb.me", "1g.35gb+me"),
+        ("2g.24gb-me", "2g.24gb-me"),
+        ("1g.12gb.gfx", "1g.12gb+gfx"),
+    ],
 )
 def test_a_profile_of_a_gpu_without_a_table_is_taken_with_a_warning(resource: str, profile: str) -> None:
     (reading,) = read(pod(container(limits={f"nvidia.com/mig-{resource}": "2"})))

@@ -140,9 +140,9 @@ def test_what_reads_the_configuration_brings_it_along(part: str) -> None:
     assert made == [configuration.NAME]
 
 
-def test_agents_offer_gpus_for_claims_unless_told_otherwise(tmp_path: Path) -> None:
+def test_agents_offer_gpus_as_the_cluster_serves_them_unless_told_otherwise(tmp_path: Path) -> None:
     understood = _understood(parts.objects(Options()), *PODS[2], tmp_path)
-    assert understood.configuration.gpus.backend == "dra"
+    assert understood.configuration.gpus.backend == "auto"
 
 
 def test_a_webhook_outside_of_the_cluster_is_called_by_its_address_and_nothing_runs_inside() -> None:
@@ -150,9 +150,10 @@ def test_a_webhook_outside_of_the_cluster_is_called_by_its_address_and_nothing_r
 
     kinds = {each["kind"] for each in objects}
     assert kinds == {
-        *("Namespace", "CustomResourceDefinition", "ServiceAccount"),
+        *("Namespace", "ResourceQuota", "CustomResourceDefinition", "ServiceAccount"),
         *("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
         *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     }
     called = [hook["clientConfig"] for each in objects for hook in each.get("webhooks", ())]
     assert called == [

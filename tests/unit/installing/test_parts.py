@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission.registration import webhook_configurations
+from gpuslice.admission.registration import excluded_namespaces, webhook_configurations
 from gpuslice.cli.commands import controller as cli_controller
 from gpuslice.cli.options.configuration import of_command
 from gpuslice.installing import configuration, parts
@@ -45,7 +45,7 @@ def test_everything_is_in_the_namespace_that_was_asked_for_and_of_the_image() ->
 def test_what_others_need_comes_first() -> None:
     kinds = [each["kind"] for each in parts.objects(Options())]
 
-    assert kinds[:2] == ["Namespace", "CustomResourceDefinition"]
+    assert kinds[:3] == ["Namespace", "ResourceQuota", "CustomResourceDefinition"]
     for first, then in (
         ("ServiceAccount", "Deployment"),
         ("Service", "MutatingWebhookConfiguration"),
@@ -159,4 +159,6 @@ def test_our_own_pods_and_those_of_the_cluster_itself_do_not_depend_on_us(kind: 
         if webhook["rules"][0]["resources"] == ["pods"]:
             (expression,) = webhook["namespaceSelector"]["matchExpressions"]
             assert expression["operator"] == "NotIn"
-            assert set(expression["values"]) == {"kube-system", "elsewhere"}
+            assert set(expression["values"]) == {"kube-system", "elsewhere", *excluded_namespaces.OF_GPU_SOFTWARE}
+            # NVIDIA's validators and KAI's reservations ask for whole GPUs, and are to get them.
+            assert {"gpu-operator", "kai-resource-reservation"} <= set(expression["values"])

@@ -8,7 +8,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.kube.store import Key, SharedStore, Store, by_namespace
+from gpuslice.kube.store import Key, Store, by_namespace
 
 _KEYS = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["x", "y", "z"]))
 _VALUES = st.integers(0, 2)
@@ -98,7 +98,7 @@ def test_an_index_has_what_the_store_has_whenever_it_is_made(
 
 
 def test_what_fails_is_counted_and_stops_no_other() -> None:
-    store: SharedStore[int] = SharedStore()
+    store: Store[int] = Store()
 
     def fail(*_: object) -> Never:
         raise ValueError("broken")
@@ -121,7 +121,7 @@ def test_what_fails_is_counted_and_stops_no_other() -> None:
 
 
 def test_a_listener_that_works_again_is_not_held_to_fail() -> None:
-    store: SharedStore[int] = SharedStore()
+    store: Store[int] = Store()
 
     def refuse_odd(_key: Key, _old: int | None, new: int | None) -> None:
         if new is not None and new % 2:

@@ -13,6 +13,7 @@ from gpuslice.model.gpus import PRESETS, MigPlacement, MigProfile
 from gpuslice.node.gpus import counters
 
 MIG_MODELS = [name for name, model in PRESETS.items() if model.mig_profiles]
+SEVEN_SLICES = [name for name in MIG_MODELS if PRESETS[name].mig_profiles[-1].compute_slices == 7]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def partitions(model: str) -> list[tuple[MigProfile, MigPlacement]]:
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["all counters", "those that are published"])
-@pytest.mark.parametrize("model", MIG_MODELS)
+@pytest.mark.parametrize("model", SEVEN_SLICES)
 def test_every_way_to_fill_a_gpu_is_allowed_if_and_only_if_the_hardware_can_place_it(
     model: str, *, published: bool
 ) -> None:
@@ -61,17 +62,37 @@ def test_every_way_to_fill_a_gpu_is_allowed_if_and_only_if_the_hardware_can_plac
     assert seen > 300
 
 
-@pytest.mark.parametrize("model", MIG_MODELS)
+@pytest.mark.parametrize("model", SEVEN_SLICES)
 def test_counters_that_cannot_run_out_first_are_not_published(model: str) -> None:
     decisive = counters.decisive(PRESETS[model].mig_profiles)
     assert "copy-engines" in counters.whole(PRESETS[model].mig_profiles)
     assert {name.rstrip("0123456789") for name in decisive if not name.endswith("-instances")} == {"memory-slice-"}
 
 
+def test_engines_that_only_one_partition_can_have_are_counted_where_several_shapes_have_them() -> None:
+    """The media engines of an A30 are in 1g.6gb+me and in 2g.12gb+me, and there is one of each."""
+    profiles = PRESETS["A30"].mig_profiles
+    named = {profile.name: profile for profile in profiles}
+    small, large = named["1g.6gb+me"], named["2g.12gb+me"]
+    left = counters.whole(profiles) - counters.taken(small, small.placements[0])
+    assert not counters.fits(counters.taken(large, large.placements[1]), left)
+    assert counters.fits(counters.taken(named["2g.12gb"], large.placements[1]), left)
+    assert {"ofa-engines", "jpeg-engines"} <= counters.decisive(profiles)
+
+
+def test_a_gpu_of_which_no_partition_shows_all_engines_can_be_filled() -> None:
+    profiles = PRESETS["B200"].mig_profiles
+    smallest, left = profiles[0], counters.whole(profiles)
+    for place in smallest.placements:
+        wanted = counters.taken(smallest, place)
+        assert counters.fits(wanted, left)
+        left -= wanted
+
+
 def test_a_counter_that_can_run_out_first_is_published() -> None:
     """A GPU with fewer engines than partitions want of them."""
     scarce = tuple(
-        replace(profile, copy_engines=min(profile.compute_slices + 1, 7))
+        replace(profile, copy_engines=5 if profile.name == "4g.20gb" else profile.copy_engines)
         for profile in PRESETS["A100-40GB"].mig_profiles
     )
     assert "copy-engines" in counters.decisive(scarce)

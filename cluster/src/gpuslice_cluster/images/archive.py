@@ -102,7 +102,13 @@ def merged_folders(tree: Tree) -> None:
 
 
 def write_image(
-    file: IO[bytes], name: str, layers: Iterable[Path], *, environment: Mapping[str, str], entrypoint: Iterable[str]
+    file: IO[bytes],
+    name: str,
+    layers: Iterable[Path],
+    *,
+    environment: Mapping[str, str],
+    entrypoint: Iterable[str],
+    command: Iterable[str] = (),
 ) -> None:
     """An archive that `ctr images import` reads, of layers that are files already."""
     files = list(layers)
@@ -114,6 +120,7 @@ def write_image(
             "config": {
                 "Env": [f"{key}={value}" for key, value in environment.items()],
                 "Entrypoint": list(entrypoint),
+                "Cmd": list(command),
                 "WorkingDir": "/",
             },
             "rootfs": {"type": "layers", "diff_ids": digests},

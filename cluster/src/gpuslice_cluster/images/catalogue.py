@@ -38,6 +38,8 @@ class Image:
     layers: tuple[Callable[[Path], Tree], ...]
     environment: dict[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
+    #: What runs if the pod does not say.
+    command: tuple[str, ...] = ()
 
 
 def _pause(folder: Path) -> Tree:
@@ -50,14 +52,14 @@ def _cuda_test(folder: Path) -> Tree:
     tree = root_filesystems.shell()
     made = root_filesystems.compiled(_PROGRAMS / "cuda_test.c", folder)
     tree.file("usr/local/bin/cuda-test", made)
-    root_filesystems.add_libraries(tree, [made])
+    root_filesystems.add_libraries(tree, [made, *root_filesystems.simulated_driver()])
     return tree
 
 
 IMAGES: Final = (
     Image(PAUSE_IMAGE, (_pause,), entrypoint=("/pause",)),
     Image(BUSYBOX_IMAGE, (lambda _: root_filesystems.shell(),), environment={"PATH": _PATH}),
-    Image(CUDA_TEST_IMAGE, (_cuda_test,), environment={"PATH": _PATH}),
+    Image(CUDA_TEST_IMAGE, (_cuda_test,), environment={"PATH": _PATH}, command=("sleep", "infinity")),
     Image(
         GPUSLICE_IMAGE,
         # What changes seldom is below: loading a new gpuslice costs only the layer on top.
@@ -104,7 +106,12 @@ def load(socket: Path, built: Built) -> None:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it says itself why it ended
                 archive.write_image(
-                    process.stdin, image.name, built.layers, environment=image.environment, entrypoint=image.entrypoint
+                    process.stdin,
+                    image.name,
+                    built.layers,
+                    environment=image.environment,
+                    entrypoint=image.entrypoint,
+                    command=image.command,
                 )
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()

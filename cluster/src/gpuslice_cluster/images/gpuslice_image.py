@@ -50,7 +50,7 @@ def interpreter() -> Tree:
             if path.is_file() and ".." not in file.parts:
                 tree.file(f"{PACKAGES}/{file}", path, keep_time=True)
     extensions = [entry.source for path, entry in tree.entries.items() if entry.source is not None and ".so" in path]
-    root_filesystems.add_libraries(tree, [program, *extensions])
+    root_filesystems.add_libraries(tree, [program, *extensions, *root_filesystems.simulated_driver()])
     if _CERTIFICATES.exists():
         tree.file(str(_CERTIFICATES), _CERTIFICATES.resolve())
     return tree

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.model.errors import GpusliceError
+from gpuslice.simulator import machine
 from gpuslice_cluster.binaries import installed
 from gpuslice_cluster.images.archive import Tree, merged_folders
 
@@ -41,11 +42,12 @@ def shell() -> Tree:
     return tree
 
 
-def compiled(source: Path, folder: Path, *, static: bool = False) -> Path:
-    """The program that a C file makes, in the folder."""
+def compiled(source: Path, folder: Path, *, static: bool = False, standard: Iterable[Path] = ()) -> Path:
+    """The program that a C file makes, in the folder; with those standard libraries, if not with this machine's."""
     made = folder / source.stem.replace("_", "-")
     flags = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-s", *(("-static",) if static else ()))
-    run(installed("cc"), *flags, "-o", str(made), str(source))
+    others = ("-nodefaultlibs", "-Wl,--allow-shlib-undefined", *map(str, standard)) if standard else ()
+    run(installed("cc"), *flags, "-o", str(made), str(source), *others)
     return made
 
 
@@ -59,6 +61,11 @@ def add_libraries(tree: Tree, programs: Iterable[Path]) -> None:
             continue
         usual = any(path.is_relative_to(folder) for folder in ("/lib", "/lib64", "/usr/lib"))
         tree.file(str(path if usual else standard / path.name), path.resolve())
+
+
+def simulated_driver() -> list[Path]:
+    """What a node brings into containers with a GPU. As the vendor's, it needs libraries that a program may lack."""
+    return sorted(machine.library_folder().iterdir())
 
 
 def libraries(programs: Iterable[Path]) -> list[Path]:

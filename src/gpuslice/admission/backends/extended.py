@@ -34,6 +34,8 @@ def write(grants: Sequence[Grant], edit: PodEdit, context: Context, target: str,
             raise _not_possible(given, "slots cannot be shared by containers")
         if given.slice.gpu_model is not None:
             raise _not_possible(given, f"slots are of any GPU, not of {gpus.with_article(given.slice.gpu_model)}")
+        if given.slice.choice is not None:
+            raise _not_possible(given, "slots are of any GPU")
         resource, count = _resource(given, context, target, whole_as_slots=whole_as_slots)
         change = edit.container(given.reading.place)
         change.removed += [name for name in given.reading.asked.resources if name not in change.removed]
@@ -56,14 +58,14 @@ def _resource(given: Grant, context: Context, target: str, *, whole_as_slots: bo
     wanted = given.slice
     if wanted.mig_profile is not None:
         return mig_resource(wanted.mig_profile), wanted.devices
-    if wanted.slots is not None:
-        return target, wanted.slots
     if wanted.whole and not whole_as_slots:
         return context.settings.whole_resource, wanted.devices
-    if wanted.devices > 1 and not wanted.whole:
+    if wanted.devices > 1:
         raise _not_possible(given, "slots cannot be spread over several GPUs")
+    if wanted.slots is not None:
+        return target, wanted.slots
     share = max(_memory_share(given, context), Fraction(wanted.cores, 100))
-    return target, math.ceil(share * context.settings.slots_per_gpu) * wanted.devices
+    return target, math.ceil(share * context.settings.slots_per_gpu)
 
 
 def _memory_share(given: Grant, context: Context) -> Fraction:
@@ -71,10 +73,7 @@ def _memory_share(given: Grant, context: Context) -> Fraction:
     memory = given.slice.memory
     if isinstance(memory, Fraction):
         return memory
-    fitting = [size for size in context.gpu_sizes if size >= memory]
-    if not fitting:
-        raise _not_possible(given, "no GPU of the cluster has so much memory")
-    return Fraction(memory, min(fitting))
+    return Fraction(memory, min(size for size in context.gpu_sizes if size >= memory))
 
 
 def _not_possible(given: Grant, reason: str) -> NotAllowedError:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.granting import not_allowed
+from gpuslice.dialects import common_fields
 from gpuslice.dialects.fields import annotation_field
 from gpuslice.dialects.known import vcuda
 
@@ -23,6 +24,14 @@ _PERCENT: Final = re.compile(r"[1-9][0-9]{0,2}", re.ASCII)
 
 def write(grants: Sequence[Grant], edit: PodEdit, rule: Rule) -> None:
     """Without the annotation gpu-manager does not limit compute; it holds for the pod, so the largest share decides."""
+    for given in grants:
+        if given.slice.gpu_model is not None or given.slice.shared_in_pod:
+            raise not_allowed(
+                given.reading.signs[0],
+                rule,
+                f"gpu-manager serves these pods, and chooses neither models nor which containers share; leave out "
+                f"{' and '.join(field.name for field in common_fields.FIELDS)}",
+            )
     shares = [given.slice.cores for given in grants if not given.slice.whole]
     if not shares:
         return

@@ -53,7 +53,7 @@ class Gpus:
 
 
 def published(found: PublishedSlice) -> Gpus | None:
-    """The shared devices of a slice: MIG partitions are of a size, too, but nobody is given a part of one."""
+    """The shared devices of a slice: MIG partitions are of a size, too, but no slice is a part of one."""
     sizes = []
     for device in found.spec.devices or ():
         capacity = (device.capacity or {}).get(devices.CAPACITY_MEMORY)
@@ -65,7 +65,7 @@ def published(found: PublishedSlice) -> Gpus | None:
             continue
         if size:
             sizes.append(size)
-    return Gpus(found.spec.node_name, tuple(sizes)) if sizes else None
+    return Gpus(found.spec.node_name, tuple(sizes)) if found.spec.devices else None
 
 
 def labelled(node: ObjectMetadata) -> Gpus | None:

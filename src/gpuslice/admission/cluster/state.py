@@ -1,4 +1,4 @@
-"""What admission knows of the cluster, kept by informers: policies, namespaces, sizes of GPUs, claim templates.
+"""What admission knows of the cluster, kept by informers: policies, namespaces, sizes of GPUs.
 
 A review reads a context that is already there. A change makes a new one a moment later, from parts of which only the
 changed one is read again; a stream of changes makes few contexts, and never takes more than a tenth of the time.
@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gpuslice.admission.cluster import gpu_sizes, offers
-from gpuslice.admission.cluster.claim_templates import Templates
+from gpuslice.admission.cluster import cluster_gpus, gpu_sizes, offers
+from gpuslice.admission.cluster.claims_of_pods import ClaimsOfPods
+from gpuslice.admission.cluster.cluster_gpus import ClusterGpus
 from gpuslice.admission.cluster.gpu_sizes import Gpus, PublishedSlice
-from gpuslice.admission.context import KNOWN_GPU_SIZES, Context, UnknownNamespaceError
+from gpuslice.admission.cluster.quota_reservations import QuotaReservations
+from gpuslice.admission.context import Context, UnknownClaimsError, UnknownNamespaceError
 from gpuslice.kube import api as calls
+from gpuslice.kube import server_version
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
 from gpuslice.model import devices
+from gpuslice.model.settings import DEFAULT_SETTINGS
 from gpuslice.policies import stored_policies
 from gpuslice.policies.crd_watch import PolicyDefinition
 from gpuslice.policies.rule_set import PolicySet
 from gpuslice.policies.stored_policies import SLICE_POLICIES, ParsedPolicy, StoredPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.cluster.quota_reservations import Wanted
+    from gpuslice.admission.context import UnknownError
     from gpuslice.kube.api import Api
     from gpuslice.kube.informers import Informer, Informers
+    from gpuslice.kube.server_version import ServerVersion
     from gpuslice.kube.store import Key
     from gpuslice.model.policies import Rule
     from gpuslice.model.settings import Settings
@@ -48,11 +54,9 @@ _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 class ClusterState:
     """The cluster, for admission. `run` keeps its context up to date, with what the informers tell."""
 
-    def __init__(
-        self, api: Api, informers: Informers, settings: Settings | None = None, *, excluded: Collection[str] = ()
-    ) -> None:
-        """`excluded`: namespaces in which nothing is made."""
-        self.templates: Final = Templates(api, informers, excluded=excluded)
+    def __init__(self, api: Api, informers: Informers, settings: Settings | None = None, *, home: str = "") -> None:
+        """`home`: gpuslice's own namespace, where the tallies of quotas are."""
+        self.reservations: Final = QuotaReservations(api, home or api.namespace)
         self.policies: Final[Informer[ParsedPolicy]] = informers.informer(
             SLICE_POLICIES, StoredPolicy, self._parse_policy
         )
@@ -68,8 +72,10 @@ class ClusterState:
         )
         self.offering: Final = offers.follow(informers)
         self._api = api
-        made_of = Context(namespace_labels=self._namespace_labels)
+        self.claims: Final = ClaimsOfPods(api, (settings or DEFAULT_SETTINGS).gpu_classes)
+        made_of = Context(namespace_labels=self._namespace_labels, claimed_gpus=self.claims.gpus)
         self._context = replace(made_of, settings=settings) if settings is not None else made_of
+        self._version: ServerVersion | None = None
         self._labels_matter = False
         self._ready = False
         #: Set while the context is older than what the informers have told.
@@ -78,7 +84,7 @@ class ClusterState:
         self._policies_changed = False
         self._learned: dict[str, Mapping[str, str]] = {}
         self._log = structlog.get_logger()
-        self.templates.informer.on_served_changed(self._outdated.set)
+        self.slices.on_served_changed(self._outdated.set)
         self.policies.store.listen(self._policy_changed)
         self.namespaces.store.listen(self._namespace_changed)
         for informer in (self.slices, self.nodes):
@@ -90,7 +96,6 @@ class ClusterState:
             self.namespaces,
             self.slices,
             self.nodes,
-            self.templates.informer,
             *self.offering,
         )
 
@@ -111,15 +116,18 @@ class ClusterState:
             self._ready = not self._outdated.is_set() and all(each.synced.is_set() for each in self._needed)
         return self._ready
 
-    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
-        """Returns when all of them are there and will stay. Raises TemplateError if one cannot be."""
-        await self.templates.ensure(namespace, templates)
+    async def reserve(self, namespace: str, wanted: Wanted) -> None:
+        await self.reservations.reserve(namespace, wanted)
 
-    async def learn(self, namespace: str) -> None:
-        """Asks for the labels of a namespace that is younger than what the informer has told.
+    async def learn(self, unknown: UnknownError) -> None:
+        """Asks for what a review must know. Raises an ApiError or an UnreachableError if it cannot be had."""
+        if isinstance(unknown, UnknownClaimsError):
+            await self.claims.learn(unknown)
+        else:
+            await self._learn_namespace(unknown.namespace)
 
-        Raises an ApiError or an UnreachableError if they cannot be had: a policy may be meant for it.
-        """
+    async def _learn_namespace(self, namespace: str) -> None:
+        """The labels of a namespace that is younger than what the informer has told: a policy may be meant for it."""
         labels = _NO_LABELS
         try:
             found = await self._api.get(NAMESPACES, namespace, ObjectMetadata, accept=calls.METADATA)
@@ -134,6 +142,9 @@ class ClusterState:
 
     async def run(self) -> None:
         """Until it is cancelled. If it fails and is started again, it makes the context that could not be made."""
+        self._version = await server_version.ask(self._api)
+        server_version.check(self._version)
+        self._outdated.set()
         while True:
             await self._outdated.wait()
             await asyncio.sleep(max(_SOON_SECONDS, self._cost / _SHARE))
@@ -179,16 +190,30 @@ class ClusterState:
         if self._policies_changed:
             policies = PolicySet(rule for parsed in self.policies.store.values() for rule in parsed.rules)
             self._labels_matter = any(map(_looks_at_namespace, policies.rules))
-        sizes = gpu_sizes.sizes(self.slices.store.values(), self.nodes.store.values()) or KNOWN_GPU_SIZES
-        served = self.templates.informer.served
-        offered = offers.together(self.offering)
-        now = (policies, served, sizes, offered)
+        found = cluster_gpus.find(
+            self._context.settings,
+            list(self.slices.store.values()),
+            self.nodes.store.values(),
+            [node for informer in self.offering for node in informer.store.values()],
+            self._version,
+            slices_served=self.slices.served,
+        )
         # One more GPU of a known size changes nothing; a new context would only forget what was answered.
         old = self._context
-        if now != (old.policies, old.serves_dra, old.gpu_sizes, old.offered):
-            self._context = replace(old, policies=policies, serves_dra=served, gpu_sizes=sizes, offered=offered)
+        known = ClusterGpus(old.serves_dra, old.gpu_sizes, old.offered, old.node_backends)
+        if (policies, found) != (old.policies, known):
+            self._tell(found, known)
+            self._context = replace(old, policies=policies, **found._asdict())
         self._policies_changed = False
         self._cost = time.perf_counter() - started
+
+    def _tell(self, found: ClusterGpus, before: ClusterGpus) -> None:
+        if found.node_backends != before.node_backends:
+            self._log.info(
+                "pods are given GPUs as the nodes offer them",
+                backends=", ".join(sorted(found.node_backends)),
+                claims="served" if found.serves_dra else "not served: resource.k8s.io/v1 for parts of a device",
+            )
 
 
 def _looks_at_namespace(rule: Rule) -> bool:

@@ -13,15 +13,16 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuslice.admission import pod_annotations
-from gpuslice.dialects import forms, registry
+from gpuslice.admission import asked_resources, pod_annotations
+from gpuslice.dialects import common_fields, forms, registry
 from gpuslice.dialects.cel import all_of, any_of, matches, quote
 from gpuslice.dialects.dialect import PodField, Resource, WholeGpus
+from gpuslice.model import written_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gpuslice.dialects.dialect import Dialect, Field, Need
+    from gpuslice.dialects.dialect import Dialect, Field, Need, ResourceFamily
     from gpuslice.model.settings import Settings
 
 _CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
@@ -31,7 +32,6 @@ _MOST: Final = 64
 _LONGEST: Final = 1024
 #: Of a container `c`.
 _LIMITS: Final = "c.resources.limits"
-_CLAIMED: Final = "(has(c.resources.claims) && c.resources.claims.size() > 0)"
 _FIRST: Final = "c.name == object.spec.containers[0].name"
 _MARKED: Final = (
     "(has(object.metadata.annotations) && " + f"{quote(pod_annotations.DIALECT)} in object.metadata.annotations)"
@@ -40,23 +40,44 @@ _MARKED: Final = (
 
 def may_ask(settings: Settings) -> str:
     """Whether anything in the pod could be a request, or there is so much in it that only we can tell."""
-    return any_of([_TOO_MUCH, _may_ask(settings)])
+    return any_of([_TOO_MUCH, _may_ask(settings), *map(_of_own_domain, ("annotations", "labels"))])
+
+
+def _of_own_domain(kind: str) -> str:
+    """A name that is meant for us, and perhaps misspelt."""
+    texts = f"object.metadata.{kind}"
+    written = f"[{', '.join(map(quote, sorted(written_names.ALL)))}]"
+    begins = any_of(f"n.startsWith({quote(domain)})" for domain in registry.ASKING_DOMAINS)
+    return all_of(
+        [
+            f"has({texts})",
+            f"{texts}.size() <= {registry.MOST_SEARCHED}",
+            f"{texts}.exists(n, {begins} && !(n in {written}))",
+        ]
+    )
 
 
 def _may_ask(settings: Settings) -> str:
     named = [f"n == {quote(name)}" for name in (settings.whole_resource, settings.shared_resource)]
     sign = any_of([*(f"n.startsWith({quote(prefix)})" for prefix in registry.RESOURCE_PREFIXES), *named])
-    parts = any_of(
-        f"has(c.resources.{part}) && c.resources.{part}.exists(n, {sign})" for part in ("limits", "requests")
+    of_container, of_pod = (
+        f"has({owner}.resources) && "
+        + any_of(
+            f"has({owner}.resources.{part}) && {owner}.resources.{part}.exists(n, {sign})"
+            for part in ("limits", "requests")
+        )
+        for owner in ("c", "object.spec")
     )
     asking = [field for dialect in registry.DIALECTS for field in dialect.asking]
     by_fields = []
     for kind in ("annotations", "labels"):
         names = [field.name for field in asking if field.kind == kind]
+        if kind == "annotations":
+            names += sorted(registry.RESOURCES_AS_ANNOTATIONS)
         if names:
             texts = f"object.metadata.{kind}"
             by_fields.append(all_of([f"has({texts})", any_of(f"({quote(name)} in {texts})" for name in names)]))
-    return any_of([*by_fields, _CLAIMS_OF_OURS, f"{_CONTAINERS}.exists(c, has(c.resources) && {parts})"])
+    return any_of([*by_fields, _CLAIMS, f"{_CONTAINERS}.exists(c, {of_container})", of_pod])
 
 
 def malformed(settings: Settings) -> str:
@@ -69,6 +90,25 @@ def malformed(settings: Settings) -> str:
             any_of(_Malformed(settings).clauses()),
         ]
     )
+
+
+def may_be_charged() -> str:
+    """Whether quotas may count anything of a new pod, as `charging.is_charged` has it, or a change touches what they
+    are counted by.
+    """
+    name = quote(asked_resources.ANNOTATION)
+    before, after = (
+        f"(has({pod}.metadata.annotations) && {name} in {pod}.metadata.annotations ? "
+        f'{pod}.metadata.annotations[{name}] : "")'
+        for pod in ("oldObject", "object")
+    )
+    extended = any_of(
+        f"has(c.resources.{part}) && c.resources.{part}.exists(n, n.contains({quote('/')}))"
+        for part in ("limits", "requests")
+    )
+    claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
+    new = any_of([_TOO_MUCH, claims, f"{_CONTAINERS}.exists(c, has(c.resources) && {extended})"])
+    return f'request.operation == "UPDATE" ? {before} != {after} : {new}'
 
 
 class _Malformed:
@@ -91,7 +131,7 @@ class _Malformed:
         for dialect in registry.DIALECTS:
             if dialect.family is not None:
                 family = dialect.family
-                yield _in_family(family.prefix, f" && !{matches('n', f'^{family.prefix}{family.form}$')}")
+                yield _in_family(family, f" && !{matches('n', f'^{family.prefix}{family.form}$')}")
             for need in dialect.needs:
                 if isinstance(need.field, Resource):
                     yield _unmet(need)
@@ -109,11 +149,10 @@ class _Malformed:
                 yield all_of([none, self._spoken[dialect.name]])
 
     def _two_ways(self) -> Iterator[str]:
-        """One container, two dialects; or a dialect beside a whole GPU or a claim."""
+        """One container, two dialects; or a dialect beside a whole GPU. What a claim is for, only we can find out."""
         spoken = list(self._spoken.values())
         yield f"[{', '.join(spoken)}].filter(spoken, spoken).size() > 1"
         yield all_of([self._whole, any_of(self._beside_whole_gpus(WholeGpus.CONTRADICT))])
-        yield all_of([_CLAIMED, any_of(spoken)])
 
     def _beside_whole_gpus(self, what: WholeGpus) -> list[str]:
         """The dialects of a container to which whole GPUs are that."""
@@ -123,8 +162,9 @@ class _Malformed:
         """Where a pod's own switch makes whole GPUs ask in a dialect."""
         assert dialect.switch is not None
         switched = f'{self._text(dialect.switch)} == "true"'
-        beside = _in_a_container([all_of([self._whole, any_of([*self._beside_whole_gpus(WholeGpus.COUNT), _CLAIMED])])])
-        bad = [all_of([wrong, _in_a_container([self._whole])]) for wrong in self._bad(dialect.fields)]
+        beside = _in_a_container([all_of([self._whole, any_of(self._beside_whole_gpus(WholeGpus.COUNT))])])
+        fields = (*dialect.fields, *common_fields.FIELDS)
+        bad = [all_of([wrong, _in_a_container([self._whole])]) for wrong in self._bad(fields)]
         return all_of([self._present(dialect.switch), switched, any_of([beside, *bad])])
 
     def _pod_fields(self) -> Iterator[str]:
@@ -134,7 +174,10 @@ class _Malformed:
                 yield from self._said_wrongly(dialect)
             if dialect.asking:
                 yield self._said_of_one_that_asks_otherwise(dialect)
-        for first, second in combinations([dialect for dialect in registry.DIALECTS if dialect.asking], 2):
+        spoken = any_of([*map(self._asks, _asking_dialects()), _in_a_container([any_of(self._spoken.values())])])
+        for wrong in self._bad(common_fields.FIELDS):
+            yield all_of([wrong, spoken])
+        for first, second in combinations(_asking_dialects(), 2):
             same = f"{_CONTAINERS}.exists(c, {self._is_target(first)} && {self._is_target(second)})"
             yield all_of([self._asks(first), self._asks(second), same])
 
@@ -142,7 +185,7 @@ class _Malformed:
         yield from self._bad(dialect.asking)
         speaks = self._speaks(dialect)
         for wrong in self._bad(field for field in dialect.fields if not field.asks):
-            yield all_of([speaks, wrong])
+            yield all_of([wrong, speaks])
         for pair in dialect.exclusive:
             if isinstance(pair.first, PodField) and isinstance(pair.second, PodField):
                 yield all_of([self._present(pair.first), self._present(pair.second)])
@@ -159,7 +202,7 @@ class _Malformed:
         if dialect.whole_gpus is WholeGpus.CONTRADICT:
             others.append(self._whole)
         others += [_asked(resource.name) for resource in _excluded_by_fields(dialect)]
-        beside = any_of([_in_limits(others), _CLAIMED])
+        beside = _in_limits(others)
         is_one = f"{_CONTAINERS}.exists(c, {self._is_target(dialect)} && has(c.resources) && {beside})"
         return all_of([self._asks(dialect), is_one])
 
@@ -203,6 +246,10 @@ class _Malformed:
         return f"object.metadata.{field.kind}[{quote(field.name_in(self._settings))}]"
 
 
+def _asking_dialects() -> list[Dialect]:
+    return [dialect for dialect in registry.DIALECTS if dialect.asking]
+
+
 def _has_resources(dialect: Dialect) -> bool:
     return bool(dialect.signs) or dialect.family is not None
 
@@ -211,7 +258,7 @@ def _spoken(dialect: Dialect) -> str:
     """Whether a container speaks the dialect by its resources."""
     ways = [_asked(resource.name) for resource in dialect.signs]
     if dialect.family is not None:
-        ways.append(_in_family(dialect.family.prefix))
+        ways.append(_in_family(dialect.family))
     return any_of(ways)
 
 
@@ -231,8 +278,8 @@ def _unmet(need: Need) -> str:
     return all_of([applies, *(f"!{_asked(other.name)}" for other in need.any_of)])
 
 
-def _in_family(prefix: str, more: str = "") -> str:
-    return f"{_LIMITS}.exists(n, n.startsWith({quote(prefix)}) && {_LIMITS}[n] != {quote('0')}{more})"
+def _in_family(family: ResourceFamily, more: str = "") -> str:
+    return f"{_LIMITS}.exists(n, {family.has_in_cel('n')} && {_LIMITS}[n] != {quote('0')}{more})"
 
 
 def _in_a_container(clauses: Iterable[str]) -> str:
@@ -249,19 +296,19 @@ def _asked(resource: str) -> str:
     return f"({name} in {_LIMITS} && {_LIMITS}[{name}] != {quote('0')})"
 
 
-#: The pod names a claim that exists, or a template as admission does.
-_CLAIMS_OF_OURS: Final = (
-    "(has(object.spec.resourceClaims) && object.spec.resourceClaims.exists(r, has(r.resourceClaimName)"
-    " || has(r.resourceClaimTemplateName)"
-    f" && r.resourceClaimTemplateName.startsWith({quote(pod_annotations.PREFIX)})))"
-)
+def _many_resources(owner: str) -> str:
+    parts = (f"{owner}.resources.{part}" for part in ("limits", "requests"))
+    return f"has({owner}.resources) && " + any_of(f"has({part}) && {part}.size() > {_MOST}" for part in parts)
+
+
+#: What they are for is not in the pod.
+_CLAIMS: Final = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
 _TOO_MUCH: Final = any_of(
     [
         f"has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > {_MOST}",
         f"object.spec.containers.size() > {_MOST}",
         f"has(object.spec.initContainers) && object.spec.initContainers.size() > {_MOST}",
-        f"{_CONTAINERS}.exists(c, has(c.resources) && "
-        + any_of(f"has(c.resources.{part}) && c.resources.{part}.size() > {_MOST}" for part in ("limits", "requests"))
-        + ")",
+        f"{_CONTAINERS}.exists(c, {_many_resources('c')})",
+        _many_resources("object.spec"),
     ]
 )

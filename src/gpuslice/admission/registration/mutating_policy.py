@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuslice.admission import pod_annotations
+from gpuslice.admission import asked_resources, pod_annotations
 from gpuslice.admission.registration.webhook_configurations import LABELS, PODS, excluding
-from gpuslice.dialects import registry
+from gpuslice.dialects import common_fields, registry
 from gpuslice.dialects.cel import list_of, quote
 from gpuslice.dialects.known import castslice
 from gpuslice.model.policies import NO_RULE, Backend
@@ -104,8 +104,10 @@ class _Expressions:
             presets=f"{{{', '.join(f'{quote(name)}: {slots}' for name, slots in presets)}}}",
             oneWay=f"variables.asking.all(c, {self._one_way()}) && {self._no_other_fields()}",
             whole=f"variables.asking.all(c, {self._whole_number()})",
+            one=f"variables.asking.all(c, quantity({self._asked()}).compareTo(quantity('1')) == 0)",
             goodRatio=f"!({_said(ratio)}) || !{bad_ratio}",
             knownWorkload=f"!({_said(workload)}) || {_text(workload)} in variables.presets",
+            anyGpu=self._any_gpu(),
         )
 
     def mark_variables(self) -> list[dict[str, str]]:
@@ -150,6 +152,7 @@ class _Expressions:
                 )
         operations += [_LABEL, *(self._annotate(name, value) for name, value in self._annotations().items())]
         sound = "variables.oneWay && variables.whole && variables.goodRatio && variables.knownWorkload"
+        sound += " && variables.one && variables.anyGpu"
         return f"variables.asking.size() > 0 && {sound} ? " + " + ".join(operations) + " : []"
 
     def validations(self) -> list[dict[str, str]]:
@@ -175,6 +178,15 @@ class _Expressions:
             {
                 "expression": "variables.knownWorkload",
                 **self._complaint(castslice.WORKLOAD, "is not a workload type", f"the known ones are {known}"),
+            },
+            {
+                "expression": "variables.one",
+                "message": f"gpuslice: slots cannot be spread over several GPUs; write {settings.whole_resource}: 1",
+            },
+            {
+                "expression": "variables.anyGpu",
+                "message": "gpuslice: slots are of any GPU, and containers do not share them; leave out "
+                f"{common_fields.GPU_MODEL.name} and {common_fields.SHARING.name}, or use the webhook and claims",
             },
             {
                 "expression": "false",
@@ -204,7 +216,7 @@ class _Expressions:
 
     def _one_way(self) -> str:
         other = [f"n in {list_of(registry.BY_RESOURCE)}"]
-        other += [f"n.startsWith({quote(prefix)})" for prefix in registry.BY_FAMILY]
+        other += [family.has_in_cel("n") for family in registry.BY_FAMILY]
         beside = [
             f"(has(c.resources.{part}) && c.resources.{part}.exists(n, c.resources.{part}[n] != '0' && "
             f"({' || '.join(other)})))"
@@ -221,6 +233,12 @@ class _Expressions:
                 f"!(has(object.metadata.labels) && {list_of(labels)}.exists(n, n in object.metadata.labels))"
             )
         return " && ".join(clauses)
+
+    def _any_gpu(self) -> str:
+        """Slots can neither be of one model nor held by several containers."""
+        model, sharing = common_fields.GPU_MODEL.name, common_fields.SHARING.name
+        own = f"{_text(sharing)} == {quote(common_fields.OWN)}"
+        return f"!({_said(model)}) && (!({_said(sharing)}) || {own})"
 
     def _served(self) -> str:
         """Whether an earlier call gave the container its slice: see `pod_annotations.Served`."""
@@ -240,7 +258,14 @@ class _Expressions:
             pod_annotations.DIALECT: _merged(pod_annotations.DIALECT, castslice.DIALECT.name, registry.NAMES),
             pod_annotations.BACKEND: _merged(pod_annotations.BACKEND, Backend.EXTENDED, list(Backend)),
             pod_annotations.POLICY: quote(NO_RULE.label),
+            asked_resources.ANNOTATION: self._taken_off(),
         }
+
+    def _taken_off(self) -> str:
+        """As `asked_resources.merge` of a pod that no other call has served."""
+        amount = f"string(quantity({self._asked()}).asInteger())"
+        named = quote(f"{self._settings.whole_resource}=")
+        return f"variables.asking.map(c, c.name + ': ' + {named} + {amount}).join('; ')"
 
     def _complaint(self, field: PodField[Any], reason: str, remedy: str) -> dict[str, str]:
         """With what the annotation says, and without it where that cannot stand in a message."""

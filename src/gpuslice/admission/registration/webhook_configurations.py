@@ -1,6 +1,6 @@
 """The webhook configurations: which requests the API server sends, where, and what it does without an answer.
 
-Four webhooks, and the reasons for what each does when it is down:
+Five webhooks, and the reasons for what each does when it is down:
 
 - Where no policy limits anything, pods are rewritten by a webhook that may be missing (`Ignore`). A pod with a
   well-formed request then starts as it was written: with a whole GPU, or waiting for a resource that no node has. No
@@ -15,6 +15,9 @@ Four webhooks, and the reasons for what each does when it is down:
   leaves alone. Pods that the first webhook has labelled are not looked at again, which saves the API server a third of
   a millisecond for each. A user who writes the label himself gains nothing: the first webhook does not read it, and
   while that one is down, his malformed request gets him no more than a well-formed one would.
+- In namespaces with a quota, pods that hold anything of a GPU are counted by a webhook that must answer (`Fail`), in
+  the validating phase, where they have their final shape and their UID. It is asked about every such pod, whatever
+  labels and annotations it has. The controller keeps it in step with the quotas, as `under_quotas`.
 - Policies are checked by a webhook that must answer (`Fail`). A policy is a guard that its author believes in: better
   refused for a minute than accepted and left out. No pod depends on it, and neither do deletion or an unchanged spec.
 """
@@ -25,33 +28,41 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.admission import pod_annotations
-from gpuslice.admission.registration import match_conditions
-from gpuslice.admission.registration.fail_closed_namespaces import NO_NAMESPACE, RefusingNamespaces
+from gpuslice.admission.registration import excluded_namespaces, match_conditions
+from gpuslice.admission.registration.fail_closed_namespaces import MOST_NAMES, NO_NAMESPACE, RefusingNamespaces
 from gpuslice.model.settings import DEFAULT_SETTINGS, Settings
 from gpuslice.policies import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 #: Of both configurations.
 NAME: Final = "gpuslice"
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 VALIDATE_POLICY: Final = "/validate-policy"
+VALIDATE_QUOTA: Final = "/validate-quota"
 
 #: The two that rewrite pods. The API server tells a user only the name of the webhook that did not answer.
 MAY_BE_MISSING: Final = "pods.mutate.gpuslice.io"
 MUST_ANSWER: Final = "pods.under-gpu-limits.gpuslice.io"
+UNDER_QUOTAS: Final = "pods.under-gpu-quotas.gpuslice.io"
 
 #: Pods wait for us to be created, so this is short; an answer takes a millisecond.
 TIMEOUT_SECONDS: Final = 3
+#: A reservation waits for other writers of the same tally; Kubernetes gives its own quotas as long.
+QUOTA_TIMEOUT_SECONDS: Final = 10
 LABELS: Final = {"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/part-of": "gpuslice"}
 _INJECT: Final = "cert-manager.io/inject-ca-from"
 
-EXCLUDED_NAMESPACES: Final = ("kube-system", "gpuslice-system")
+EXCLUDED_NAMESPACES: Final = excluded_namespaces.by_default("gpuslice-system")
 
 #: The requests about pods: only a new pod can be rewritten.
 PODS: Final = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+
+
+#: Containers that are added to a pod later (`kubectl debug`) may not have what they could not have from the beginning.
+_ADDED: Final = PODS | {"operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +101,16 @@ class Webhooks:
     settings: Settings = field(default_factory=lambda: DEFAULT_SETTINGS)
     #: Where pods are left alone: the cluster must be able to start, and so must we.
     excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
+    #: Whether the API server refuses every pod that asks for a GPU while no webhook answers, limited or not.
+    refuse_unreviewed: bool = False
     #: `namespace/name` of cert-manager's Certificate. Without it the bundle of authorities is ours to keep.
     certificate: str | None = None
 
 
 def mutating(webhooks: Webhooks, refusing: RefusingNamespaces = NO_NAMESPACE) -> dict[str, Any]:
     """The MutatingWebhookConfiguration. A webhook that would select nothing is left out."""
+    if webhooks.refuse_unreviewed:
+        refusing = RefusingNamespaces(others=True)
     names = refusing.names.difference(webhooks.excluded_namespaces)
     outside, inside = excluding({*webhooks.excluded_namespaces, *names}), _only(names)
     ignoring, failing = (inside, outside) if refusing.others else (outside, inside)
@@ -111,9 +126,9 @@ def mutating(webhooks: Webhooks, refusing: RefusingNamespaces = NO_NAMESPACE) ->
 
 
 def _rewriting(webhooks: Webhooks, name: str, failure_policy: str, selector: dict[str, Any]) -> dict[str, Any]:
-    return _webhook(webhooks, name, MUTATE, failure_policy, PODS) | {
-        # Claim templates are made beside the pod, but for a dry run.
-        "sideEffects": "NoneOnDryRun",
+    return _webhook(webhooks, name, MUTATE, failure_policy, PODS, _ADDED) | {
+        # The controller makes claim templates, of pods that are stored.
+        "sideEffects": "None",
         # Another webhook may add a container after us.
         "reinvocationPolicy": "IfNeeded",
         "namespaceSelector": selector,
@@ -121,8 +136,8 @@ def _rewriting(webhooks: Webhooks, name: str, failure_policy: str, selector: dic
     }
 
 
-def validating(webhooks: Webhooks) -> dict[str, Any]:
-    """The ValidatingWebhookConfiguration."""
+def validating(webhooks: Webhooks, under_quotas: Collection[str] = ()) -> dict[str, Any]:
+    """The ValidatingWebhookConfiguration; `under_quotas` are the namespaces with a quota."""
     requests = _webhook(webhooks, "pods.validate.gpuslice.io", VALIDATE, "Fail", PODS) | {
         "sideEffects": "None",
         "namespaceSelector": excluding(webhooks.excluded_namespaces),
@@ -143,7 +158,27 @@ def validating(webhooks: Webhooks) -> dict[str, Any]:
             {"name": "spec-changes", "expression": 'request.operation == "CREATE" || object.spec != oldObject.spec'}
         ],
     }
-    return _configuration(webhooks, "ValidatingWebhookConfiguration", [requests, policies])
+    quotas = _counting(webhooks, under_quotas)
+    return _configuration(webhooks, "ValidatingWebhookConfiguration", [requests, *quotas, policies])
+
+
+def _counting(webhooks: Webhooks, under_quotas: Collection[str]) -> list[dict[str, Any]]:
+    """Left out without a quota. Above so many names the webhook is asked everywhere, and finds out itself."""
+    names = frozenset(under_quotas).difference(webhooks.excluded_namespaces)
+    selector = _only(names) if len(names) <= MOST_NAMES else excluding(webhooks.excluded_namespaces)
+    if selector is None:
+        return []
+    rule = PODS | {"operations": ["CREATE", "UPDATE"]}
+    return [
+        _webhook(webhooks, UNDER_QUOTAS, VALIDATE_QUOTA, "Fail", rule)
+        | {
+            # A reservation in the namespace's tally, but for a dry run.
+            "sideEffects": "NoneOnDryRun",
+            "timeoutSeconds": QUOTA_TIMEOUT_SECONDS,
+            "namespaceSelector": selector,
+            "matchConditions": [{"name": "may-be-charged", "expression": match_conditions.may_be_charged()}],
+        }
+    ]
 
 
 def excluding(namespaces: Iterable[str]) -> dict[str, Any]:
@@ -175,7 +210,7 @@ def _configuration(webhooks: Webhooks, kind: str, members: list[dict[str, Any]])
 
 
 def _webhook(
-    webhooks: Webhooks, name: str, path: str, failure_policy: str, rule: dict[str, list[str]]
+    webhooks: Webhooks, name: str, path: str, failure_policy: str, *rules: dict[str, list[str]]
 ) -> dict[str, Any]:
     """Every field that the API server would fill in is there, so that a comparison finds no difference."""
     return {
@@ -187,5 +222,5 @@ def _webhook(
         "timeoutSeconds": TIMEOUT_SECONDS,
         "objectSelector": {},
         "namespaceSelector": {},
-        "rules": [{**rule, "scope": "*"}],
+        "rules": [{**rule, "scope": "*"} for rule in rules],
     }

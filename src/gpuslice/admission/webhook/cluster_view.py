@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from gpuslice.admission.context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpuslice.admission.backends.dra import Template
+    from gpuslice.admission.cluster.quota_reservations import Wanted
+    from gpuslice.admission.context import UnknownError
 
 
 class Cluster(Protocol):
@@ -19,11 +18,11 @@ class Cluster(Protocol):
     def context(self) -> Context:
         """What admission knows now. Asked for each review, so it must cost nothing."""
 
-    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
-        """Returns when the claim templates are there. A GpusliceError says why they cannot be."""
+    async def learn(self, unknown: UnknownError) -> None:
+        """Sees that the context knows it. A GpusliceError says why it cannot."""
 
-    async def learn(self, namespace: str) -> None:
-        """After an UnknownNamespaceError: sees that the context knows it. A GpusliceError says why it cannot."""
+    async def reserve(self, namespace: str, wanted: Wanted) -> None:
+        """Returns when the pod is within its namespace's quotas and counted. A GpusliceError says why it is not."""
 
     def synced(self) -> bool:
         """Whether the context is whole. Until then the server is not ready."""
@@ -31,18 +30,18 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticCluster:
-    """No cluster: the context never changes, and there is no API server to make claim templates in."""
+    """No cluster: the context never changes."""
 
     fixed: Context = field(default_factory=Context)
 
     def context(self) -> Context:
         return self.fixed
 
-    async def ensure(self, namespace: str, templates: Sequence[Template]) -> None:
+    async def learn(self, unknown: UnknownError) -> None:
         """Nothing to do."""
 
-    async def learn(self, namespace: str) -> None:
-        """Nothing to do."""
+    async def reserve(self, namespace: str, wanted: Wanted) -> None:
+        """There are no quotas."""
 
     def synced(self) -> bool:
         return True

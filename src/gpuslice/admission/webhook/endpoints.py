@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from gpuslice.admission.context import UnknownNamespaceError
+from gpuslice.admission.context import UnknownError, UnknownNamespaceError
 from gpuslice.admission.decision import NO_GPU, Outcome
 from gpuslice.admission.review import ReviewError, UnreadableError, examine, read_request
 from gpuslice.admission.webhook import validation
 from gpuslice.admission.webhook.large_reviews import LargeReviews
 from gpuslice.admission.webhook.metrics import Refusal
+from gpuslice.admission.webhook.quota_reviews import QuotaReviews
 from gpuslice.http.responses import JSON, Response, plain
 from gpuslice.model.errors import GpusliceError
 
@@ -45,6 +46,8 @@ _TOO_MUCH: Final = {
 _BEGINNING_BYTES: Final = 4096
 #: How long a review waits for a server that has only just started. The API server waits three seconds.
 _SECONDS_TO_SYNC: Final = 2.0
+#: How often a review asks for something of the cluster. What it has learned can be out of date before it goes on.
+_MOST_TO_LEARN: Final = 4
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,18 +99,20 @@ def _probe(answer: Answer) -> Response:
 
 
 class Reviews:
-    """The three kinds of reviews: each from a whole request to its answer, its numbers and its line in the log."""
+    """The four kinds of reviews: each from a whole request to its answer, its numbers and its line in the log."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
         self._metrics = metrics
         self._large = LargeReviews()
+        self._quotas = QuotaReviews(cluster, metrics, self._large)
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
     def add_to(self, routes: Routes) -> None:
         routes.post(b"/mutate", self.mutate)
         routes.post(b"/validate", self._validator("pod", self._validate_pod))
         routes.post(b"/validate-policy", self._validator("policy", validation.validate_policy))
+        routes.post(b"/validate-quota", self._validate_quota)
 
     def refuse(self, beginning: bytes, fault: BadRequestError) -> Response | None:
         """The answer to a review that is too large, alone or beside the others."""
@@ -128,12 +133,10 @@ class Reviews:
             return self._mutate_slowly(request.body, started)
         try:
             reviewed = self._examine(request.body)
-        except (UnknownNamespaceError, _NotSyncedError):
+        except (UnknownError, _NotSyncedError):
             return self._mutate_slowly(request.body, started)
         except Exception as error:  # noqa: BLE001 - one review must not take the others with it
             return self._mutation_failed(error, request.body, started)
-        if reviewed.templates:
-            return self._mutate_with_templates(reviewed, started)
         return self._mutated(reviewed, started)
 
     async def _mutate_slowly(self, body: bytes, started: float) -> Response:
@@ -148,8 +151,6 @@ class Reviews:
             return _proper(denied.body)
         except Exception as error:  # noqa: BLE001 - see `mutate`
             return self._mutation_failed(error, body, started)
-        if reviewed.templates:
-            return await self._mutate_with_templates(reviewed, started)
         return self._mutated(reviewed, started)
 
     def _examine(self, body: bytes) -> Reviewed:
@@ -174,22 +175,6 @@ class Reviews:
                 raise _UnknownPolicyError("the policies of the cluster are not known yet; try again")
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
-    async def _mutate_with_templates(self, reviewed: Reviewed, started: float) -> Response:
-        """Without its templates the pod could never start. So it is denied if they cannot be made, whatever the
-        failurePolicy says: passed as it is, it would run with no slice, or past its policy.
-        """
-        try:
-            await self._cluster.ensure(reviewed.namespace, reviewed.templates)
-        except GpusliceError as error:
-            denied = validation.deny(reviewed.uid, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
-            taken = time.perf_counter() - started
-            self._metrics.mutated(reviewed.decision, taken, Refusal.TEMPLATE)
-            self._tell(reviewed, taken, Outcome.DENIED, denied.message)
-            return _proper(denied.body)
-        except Exception as error:  # noqa: BLE001 - see `mutate`
-            return self._mutation_failed(error, b"", started)
-        return self._mutated(reviewed, started)
-
     def _mutated(self, reviewed: Reviewed, started: float) -> Response:
         taken = time.perf_counter() - started
         return _proper(reviewed.body, partial(self._account, reviewed, taken))
@@ -198,11 +183,18 @@ class Reviews:
         decision = reviewed.decision
         self._metrics.mutated(decision, taken)
         if decision.outcome is not Outcome.UNTOUCHED:
-            self._tell(reviewed, taken, decision.outcome, decision.denial.message if decision.denial else "")
+            self._tell(reviewed, taken)
 
     def _mutation_failed(self, error: Exception, body: bytes, started: float) -> Response:
         self._metrics.mutation_failed(time.perf_counter() - started)
         return self._failed(error, body, "mutate")
+
+    async def _validate_quota(self, request: Request) -> Response:
+        try:
+            verdict = await self._quotas.review(request.body, large=len(request.body) > LARGE_REVIEW)
+        except Exception as error:  # noqa: BLE001 - see `mutate`
+            return self._validation_failed(error, request.body, "quota")
+        return self._validated(verdict, "quota")
 
     def _validate_pod(self, body: bytes) -> Verdict:
         return validation.validate_pod(body, self._cluster.context())
@@ -213,7 +205,7 @@ class Reviews:
                 return handle_slowly(request)
             try:
                 verdict = validate(request.body)
-            except UnknownNamespaceError:
+            except UnknownError:
                 return handle_slowly(request)
             except Exception as error:  # noqa: BLE001 - see `mutate`
                 return self._validation_failed(error, request.body, kind)
@@ -231,7 +223,8 @@ class Reviews:
     def _validated(self, verdict: Verdict, kind: str) -> Response:
         self._metrics.validated(kind, "allowed" if verdict.allowed else "denied")
         if not verdict.allowed:
-            self._metrics.refused(Refusal.POLICY if kind == "policy" else Refusal.MALFORMED)
+            if kind != "quota":  # counted by namespace
+                self._metrics.refused(Refusal.POLICY if kind == "policy" else Refusal.MALFORMED)
             self._log.info("refused", kind=kind, uid=verdict.uid, message=verdict.message)
         return _proper(verdict.body)
 
@@ -258,18 +251,24 @@ class Reviews:
         return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "gpuslice: the review failed; its log says why")
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        try:
-            return await self._large.run(work)
-        except UnknownNamespaceError as unknown:
+        # The labels of the namespace first, and then what the pod claims there.
+        for _ in range(_MOST_TO_LEARN):
             try:
-                await self._cluster.learn(unknown.namespace)
-            except GpusliceError as error:
-                raise _UnknownPolicyError(f"the labels of namespace {unknown.namespace}: {error}") from error
-            return await self._large.run(work)
+                return await self._large.run(work)
+            except UnknownError as unknown:
+                await self._learn(unknown)
+        return await self._large.run(work)
 
-    def _tell(self, reviewed: Reviewed, taken: float, outcome: Outcome, message: str) -> None:
+    async def _learn(self, unknown: UnknownError) -> None:
+        try:
+            await self._cluster.learn(unknown)
+        except GpusliceError as error:
+            what = "the labels of" if isinstance(unknown, UnknownNamespaceError) else "what the pod claims in"
+            raise _UnknownPolicyError(f"{what} namespace {unknown.namespace}: {error}") from error
+
+    def _tell(self, reviewed: Reviewed, taken: float) -> None:
         decision = reviewed.decision
-        more: dict[str, object] = {"message": message} if message else {}
+        more: dict[str, object] = {"message": decision.denial.message} if decision.denial else {}
         if decision.warnings:  # a controller that made the pod does not show them
             more["warnings"] = decision.warnings
         self._log.info(
@@ -278,7 +277,7 @@ class Reviews:
             namespace=reviewed.namespace,
             pod=reviewed.name,
             dialect=decision.dialects,
-            outcome=str(outcome),
+            outcome=str(decision.outcome),
             policy=decision.rule.label,
             milliseconds=round(1000 * taken, 3),
             **more,

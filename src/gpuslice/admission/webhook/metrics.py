@@ -38,9 +38,9 @@ class Refusal(StrEnum):
 
     MALFORMED = "malformed"
     NOT_ALLOWED = "not_allowed"
-    TEMPLATE = "template"
     POLICY = "policy"
     UNREADABLE = "unreadable"
+    QUOTA = "quota"
 
 
 class _Timings:
@@ -111,20 +111,6 @@ class _Mutations(Collector):
         yield family
 
 
-class _TemplatesCreated(Collector):
-    """Templates are counted where they are made, and read here at each scrape."""
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        self._count = count
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "gpuslice_templates_created",
-            "Claim templates made because a pod needed one that was not there.",
-            value=self._count(),
-        )
-
-
 class Metrics:
     """Counts what happens. One object per process, with a registry of its own."""
 
@@ -137,15 +123,22 @@ class Metrics:
         self._refusals = Counter(
             "gpuslice_admission_refusals_total",
             "Refusals: malformed (a request without meaning, by /mutate or /validate), not_allowed (by policy or "
-            "backend), template (its claim template could not be made), policy (a SlicePolicy that makes no sense), "
-            "unreadable (a review that cannot be decoded).",
+            "backend), policy (a SlicePolicy that makes no sense), unreadable (a review that cannot be decoded), "
+            "quota (a pod for which a quota leaves no room).",
             ("reason",),
             registry=self.registry,
         )
         self._validations = Counter(
             "gpuslice_validations_total",
-            "Reviews by /validate (pods) and /validate-policy (policies), by outcome: allowed, denied or failed.",
+            "Reviews by /validate (pod), /validate-policy (policy), /validate-quota (quota), by outcome: allowed, "
+            "denied or failed.",
             ("kind", "outcome"),
+            registry=self.registry,
+        )
+        self._over_quota = Counter(
+            "gpuslice_quota_denials_total",
+            "Pods that were refused because of a quota, by namespace.",
+            ("namespace",),
             registry=self.registry,
         )
         self._expressions = Counter(
@@ -166,7 +159,7 @@ class Metrics:
             self._faults.labels(reason)
         for refusal in Refusal:
             self._refusals.labels(refusal)
-        for kind in ("pod", "policy"):
+        for kind in ("pod", "policy", "quota"):
             for outcome in ("allowed", "denied", "failed"):
                 self._validations.labels(kind, outcome)
 
@@ -178,7 +171,6 @@ class Metrics:
         expires: Callable[[], float],
         authenticates: Callable[[], float],
         authenticated_connections: Callable[[], float],
-        templates_created: Callable[[], int],
     ) -> None:
         """Adds metrics that are looked up at each scrape."""
         for name, text, function in (
@@ -201,7 +193,6 @@ class Metrics:
             ),
         ):
             Gauge(name, text, registry=self.registry).set_function(function)
-        self.registry.register(_TemplatesCreated(templates_created))
 
     def text(self) -> bytes:
         """As Prometheus reads it. Asked too often, it says what it said last: writing it takes as long as many reviews
@@ -214,12 +205,11 @@ class Metrics:
             self._next_text = max(self._next_text, now - _TEXTS_AT_ONCE * _TEXT_SECONDS) + _TEXT_SECONDS
         return self._last_text
 
-    def mutated(self, decision: Decision, seconds: float, refusal: Refusal | None = None) -> None:
-        """A pod was answered; `refusal` if it was denied for another reason than the decision has."""
-        outcome = Outcome.DENIED if refusal else decision.outcome
-        if outcome is Outcome.DENIED:
-            self.refused(refusal or _reason(decision))
-        self._mutations.timings(_dialect(decision), outcome).observe(seconds)
+    def mutated(self, decision: Decision, seconds: float) -> None:
+        """A pod was answered."""
+        if decision.outcome is Outcome.DENIED:
+            self.refused(_reason(decision))
+        self._mutations.timings(_dialect(decision), decision.outcome).observe(seconds)
         for failure in decision.failures:
             self._expressions.labels(failure.rule.label).inc()
 
@@ -229,6 +219,10 @@ class Metrics:
 
     def validated(self, kind: str, outcome: str) -> None:
         self._validations.labels(kind, outcome).inc()
+
+    def over_quota(self, namespace: str) -> None:
+        self.refused(Refusal.QUOTA)
+        self._over_quota.labels(namespace).inc()
 
     def refused(self, reason: Refusal) -> None:
         self._refusals.labels(reason).inc()

@@ -80,7 +80,7 @@ class Webhook:
             self._hurry.set()
         self._stop.set()
 
-    async def run(self, ready: Callable[[str, str], None], *, templates_created: Callable[[], int] = lambda: 0) -> None:
+    async def run(self, ready: Callable[[str, str], None]) -> None:
         """Serves until it is stopped. `ready` hears the addresses."""
         options, loop = self._options, asyncio.get_running_loop()
         tls_socket = listening.open_socket(options.address, options.port, "--port")
@@ -105,7 +105,6 @@ class Webhook:
             expires=lambda: self._identity.expires,
             authenticates=lambda: float(pool.authenticates),
             authenticated_connections=lambda: pool.authenticated,
-            templates_created=templates_created,
         )
         tls_listener = listening.Listener(
             tls_socket, lambda source: Connection(tls, self._tls_stream(), source), pool, loop

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
 
+from gpuslice.cli import output
 from gpuslice.cli.options import logging
 from gpuslice.cli.options.configuration import Flag, configured
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Flag("--metrics-access", "agent.metricsAccess"),
     Flag("--max-pending", "agent.maxPending"),
     Flag("--check-interval", "agent.checkInterval"),
+    Flag("--reserve", "agent.reserve"),
     Flag("--kubernetes", "agent.kubelet.enabled"),
     Flag("--kubelet-dir", "agent.kubelet.folder"),
     Flag("--cdi-dir", "agent.kubelet.cdiFolder"),
@@ -64,14 +65,15 @@ def command(effective: Effective, node_name: str | None, private_to: int | None)
       gpuslice agent --audit-log /var/log/gpuslice/audit.jsonl
       gpuslice agent --state /tmp/demo --metrics none
       gpuslice agent --kubernetes --node-name worker-1
-      gpuslice agent --config examples/configuration.yaml --gpu-policy 0=whole
+      gpuslice agent --config deploy/configuration.yaml --gpu-policy 0=whole
     """
+    configuration = effective.configuration
+    agent = configuration.agent
+    logging.configure(configuration.logging)  # first: it keeps what only consoles need from being loaded
+
     from gpuslice.node.agent import Agent, Settings
     from gpuslice.node.sessions.state_folder import StateFolder, default_folder
 
-    configuration = effective.configuration
-    agent = configuration.agent
-    logging.configure(configuration.logging)
     settings = Settings(
         state=StateFolder(default_folder(os.environ) if agent.state is None else Path(agent.state).absolute()),
         audit_log=None if agent.audit_log is None else Path(agent.audit_log).absolute(),
@@ -79,6 +81,7 @@ def command(effective: Effective, node_name: str | None, private_to: int | None)
         private_to=private_to,
         max_pending=agent.max_pending,
         check_seconds=agent.check_seconds,
+        reserve_bytes=agent.reserve_bytes,
         kubernetes=_kubernetes(configuration, node_name) if agent.kubelet.enabled else None,
     )
 
@@ -104,7 +107,7 @@ def _kubernetes(configuration: Configuration, node_name: str | None) -> Kubernet
         kubelet_folder=Path(kubelet.folder).absolute(),
         cdi_folder=Path(kubelet.cdi_folder).absolute(),
         kubeconfig=None if configuration.cluster.kubeconfig is None else Path(configuration.cluster.kubeconfig),
-        backend=Backend(gpus.backend),
+        backend=None if gpus.backend == "auto" else Backend(gpus.backend),
         remove_slices_on_exit=kubelet.remove_slices_on_exit,
         metrics_access=MetricsAccess(configuration.agent.metrics_access),
         policies=GpuPolicies(
@@ -119,17 +122,18 @@ def _kubernetes(configuration: Configuration, node_name: str | None) -> Kubernet
             whole_resource=gpus.whole_resource,
             slots_per_gpu=gpus.slots_per_gpu,
         ),
+        other_resources=tuple(gpus.other_resources),
     )
 
 
 def _say_ready(agent: AgentView) -> None:
-    click.echo(f"gpuslice agent is ready: {agent.state_folder} (pid {agent.pid}, {agent.sessions} sessions)")
-    sys.stdout.flush()
+    output.announce(f"gpuslice agent is ready: {agent.state_folder} (pid {agent.pid}, {agent.sessions} sessions)")
 
 
 def main() -> None:
     """The command `gpusliced`."""
-    from gpuslice.cli.main import main as gpuslice
+    from gpuslice.cli import main
 
-    sys.argv[1:1] = ["agent"]
-    gpuslice()
+    main.version_option(command)
+    command.context_settings = main.CONTEXT_SETTINGS
+    main.run(command, "gpusliced")

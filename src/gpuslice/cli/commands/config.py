@@ -23,8 +23,8 @@ def command() -> None:
 
     \b
     Example:
-      gpuslice config check examples/configuration.yaml
-      gpuslice config show --config examples/configuration.yaml
+      gpuslice config check deploy/configuration.yaml
+      gpuslice config show --config deploy/configuration.yaml
     """
 
 
@@ -35,7 +35,7 @@ def check(file: Path) -> int:
 
     \b
     Example:
-      gpuslice config check examples/configuration.yaml
+      gpuslice config check deploy/configuration.yaml
     """
     try:
         effective.load([Layer(str(file), reading.read_file(file))])
@@ -59,9 +59,9 @@ def show(config_file: Path | None, output: str, program: tuple[str, ...]) -> Non
 
     \b
     Example:
-      gpuslice config show --config examples/configuration.yaml
+      gpuslice config show --config deploy/configuration.yaml
       gpuslice config show -o json
-      gpuslice config show webhook --config examples/configuration.yaml --port 9443
+      gpuslice config show webhook --config deploy/configuration.yaml --port 9443
     """
     if program:
         name, *arguments = program

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gpuslice.cli import output
 from gpuslice.cli.options import logging
 from gpuslice.cli.options.configuration import Flag, configured
 
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 def command(effective: Effective, identity: str | None) -> None:
     """Run the controller of a cluster.
 
-    Several may run; one at a time works, and the next takes over when it ends. It removes claim templates that
-    no pod uses, and says in the status of each SlicePolicy whether that is in force. With --webhook-service or
+    Several may run; one at a time works, and the next takes over when it ends. It makes the claim
+    templates that admitted pods need, without which they do not start, and removes those that no pod uses. It says in
+    the status of each SlicePolicy whether that is in force. With --webhook-service or
     --webhook-url it also keeps the webhook configurations: it restores them, and has the API server refuse pods that no
     webhook has seen where a policy says so.
 
@@ -46,9 +47,10 @@ def command(effective: Effective, identity: str | None) -> None:
     Example:
       gpuslice controller --kubeconfig ~/.kube/config --namespace gpuslice-system
       gpuslice controller --namespace gpuslice-system --webhook-service gpuslice-system/gpuslice-webhook
-      gpuslice controller --config examples/configuration.yaml
+      gpuslice controller --config deploy/configuration.yaml
     """
     from gpuslice.controller.manager import Controller, Settings
+    from gpuslice.kube import server_version
     from gpuslice.kube.api import connect
 
     configuration = effective.configuration
@@ -64,11 +66,20 @@ def command(effective: Effective, identity: str | None) -> None:
                 address=configuration.controller.address,
                 port=configuration.controller.port,
                 grace=configuration.controller.template_grace_seconds,
+                excluded=excluded_namespaces(home, effective),
                 installation=installation_of(home, effective),
             )
+            server_version.check(await server_version.ask(api))
             await Controller(api, started_with).run(_say_ready)
 
     asyncio.run(serve())
+
+
+def excluded_namespaces(home: str, effective: Effective) -> tuple[str, ...]:
+    """Those about whose pods the API server does not ask."""
+    from gpuslice.admission.registration.excluded_namespaces import by_default
+
+    return effective.configuration.webhook.registration.excluded_namespaces or by_default(home)
 
 
 def installation_of(home: str, effective: Effective) -> Installation | None:
@@ -88,12 +99,12 @@ def installation_of(home: str, effective: Effective) -> Installation | None:
     webhooks = Webhooks(
         target=target,
         settings=effective.settings,
-        excluded_namespaces=registration.excluded_namespaces or ("kube-system", home),
+        excluded_namespaces=excluded_namespaces(home, effective),
+        refuse_unreviewed=registration.failure_policy == "Fail",
         certificate=registration.certificate,
     )
     return Installation(webhooks=webhooks, namespace=home, name=registration.name)
 
 
 def _say_ready(url: str) -> None:
-    click.echo(f"gpuslice controller is up: {url}/healthz, {url}/metrics")
-    sys.stdout.flush()
+    output.announce(f"gpuslice controller is up: {url}/healthz, {url}/metrics")

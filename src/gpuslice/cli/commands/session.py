@@ -79,9 +79,10 @@ def show(session_id: str, output: str, state: Path | None) -> None:
 @click.argument("session_id", metavar="ID")
 @click.argument("limit", metavar="SIZE", callback=parameters.memory)
 @click.option("--gpu", metavar="GPU", help="Only on this GPU of the session: an index or a UUID.")
+@parameters.overcommit_option
 @parameters.output_option
 @parameters.state_option
-def limit(session_id: str, limit: str, gpu: str | None, output: str, state: Path | None) -> None:
+def limit(session_id: str, limit: str, gpu: str | None, overcommit: bool, output: str, state: Path | None) -> None:
     """Change a session's limit, also while programs run in it.
 
     Below what is held, the limit takes nothing away: new memory is denied until enough is freed.
@@ -93,7 +94,7 @@ def limit(session_id: str, limit: str, gpu: str | None, output: str, state: Path
     """
     client = agents.connect(state)
     try:
-        changed = client.limit(session_id, limit, gpu=gpu)
+        changed = client.limit(session_id, limit, gpu=gpu, overcommit=overcommit)
     except AgentError as error:
         raise agents.in_the_users_words(error, limit="SIZE") from None
     _print(changed, output)

@@ -13,9 +13,11 @@ import click
 
 from gpuslice.simulator import configuration as configurations
 from gpuslice.simulator import machine as machines
+from gpuslice.simulator.configuration import ConfigurationError
 from gpuslice.simulator.machine import Machine, SimulatorError
 
 if TYPE_CHECKING:
+    from gpuslice.simulator.configuration import Configuration
     from gpuslice.simulator.driver import MachineStatus
 
 _name_option = click.option("--name", metavar="NAME", help="Which machine.  [default: $GPUSLICE_SIM, else default]")
@@ -53,16 +55,20 @@ def up(gpus: str | None, file: Path | None, name: str | None) -> None:
     """
     if gpus is not None and file is not None:
         raise click.UsageError("--gpus and -f both say which GPUs: give one of them")
-    if file is not None:
-        configuration = configurations.from_file(file, name=name)
-    else:
-        configuration = configurations.from_text(
-            gpus if gpus is not None else configurations.DEFAULT_GPUS, name=name or configurations.DEFAULT_NAME
-        )
+    configuration = _from_options(gpus, name) if file is None else configurations.from_file(file, name=name)
     machines.create(configuration)
     count = len(configuration.gpus)
     click.echo(f"Machine {configuration.name!r} is up with {count} simulated GPU{'s' if count > 1 else ''}.")
     click.echo(f'Use it in this shell:  eval "$(gpuslice sim env{machines.name_option(configuration.name)})"')
+
+
+def _from_options(gpus: str | None, name: str | None) -> Configuration:
+    try:
+        return configurations.from_text(
+            configurations.DEFAULT_GPUS if gpus is None else gpus, name=name or configurations.DEFAULT_NAME
+        )
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
 
 
 @command.command()
@@ -143,7 +149,7 @@ def env(name: str | None, shell: str) -> None:
 @click.option(
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     help="Where the container runtime looks for CDI specs.  [default: /var/run/cdi]",
 )
 def cdi(name: str | None, output: Path | None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpuslice.cli import output
 from gpuslice.cli.options import logging
 from gpuslice.cli.options.configuration import Flag, configured
 from gpuslice.model.errors import GpusliceError
@@ -57,19 +58,19 @@ _SWITCH_SECONDS: Final = 0.0005
     Flag("--log", "logging.form"),
 )
 def command(effective: Effective) -> None:
-    """Serve the admission webhook: POST /mutate, /validate and /validate-policy.
+    """Serve the admission webhook: POST /mutate, /validate, /validate-quota and /validate-policy.
 
     The certificate's files and the authority's are read again when they change. On SIGTERM the server says that it is
     not ready, goes on answering for a while, and ends when the last request is answered; a new one can listen on the
     same ports in the meantime.
 
     The configuration is read at the start; the webhook configurations depend on it, so give the same file to
-    `gpuslice manifests`. Without a cluster it decides by the policies that it is given, and makes no claim templates.
+    `gpuslice manifests`. Without a cluster it decides by the policies that it is given.
 
     \b
     Example:
       gpuslice webhook --certificate tls.crt --key tls.key
-      gpuslice webhook --config examples/configuration.yaml --certificate tls.crt --key tls.key
+      gpuslice webhook --config deploy/configuration.yaml --certificate tls.crt --key tls.key
       gpuslice webhook --certificate tls.crt --key tls.key --policies policy.yaml --port 9443
       gpuslice manifests --url https://webhook.example:8443 | kubectl apply -f -
       gpuslice webhook --kubeconfig ~/.kube/config --namespace gpuslice-system --host webhook.example
@@ -106,8 +107,8 @@ def command(effective: Effective) -> None:
     )
     if in_cluster:
         own = _OwnCertificates(webhook.hosts, webhook.registration.name, configuration.cluster.namespace)
-        excluded = webhook.registration.excluded_namespaces
-        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, effective.settings, excluded))
+        home = configuration.cluster.namespace
+        uvloop.run(_serve_cluster(options, callers, files or own, kubeconfig, effective.settings, home))
     else:
         assert files is not None, "checked above"
         uvloop.run(_serve_alone(options, callers, files, _context(webhook.policies, effective.settings)))
@@ -178,9 +179,7 @@ class _Process:
         # As for the client authority.
         self.supervisor.add("certificate-files", files.follow, Restart())
 
-    async def serve(
-        self, options: Options, cluster: Cluster, *, templates_created: Callable[[], int] = lambda: 0
-    ) -> None:
+    async def serve(self, options: Options, cluster: Cluster) -> None:
         """Until a signal. If a part fails that ends the process, reviews that have begun are answered first."""
         from gpuslice.admission.webhook.server import Webhook
 
@@ -189,7 +188,7 @@ class _Process:
         loop.add_signal_handler(signal.SIGTERM, webhook.stop)
         loop.add_signal_handler(signal.SIGINT, lambda: webhook.stop(hurry=True))
         _settle()
-        serving = webhook.run(_say_ready, templates_created=templates_created)
+        serving = webhook.run(_say_ready)
         await self.supervisor.run(_drain_if_cancelled(serving, webhook.stop))
 
 
@@ -218,7 +217,7 @@ async def _serve_cluster(
     source: tuple[Path, Path] | _OwnCertificates,
     kubeconfig: Path | None,
     settings: Settings,
-    excluded: tuple[str, ...],
+    home: str | None = None,
 ) -> None:
     from gpuslice.admission.cluster.state import ClusterState
     from gpuslice.kube import credentials
@@ -230,7 +229,7 @@ async def _serve_cluster(
     process = _Process()
     async with Api(credentials.load(kubeconfig, os.environ), "webhook") as api:
         informers = Informers(api)
-        state = ClusterState(api, informers, settings, excluded=excluded or _excluded_namespaces(api, kubeconfig))
+        state = ClusterState(api, informers, settings, home=home or api.namespace)
         callers.load(process)
         reconcilers = []
         if isinstance(source, _OwnCertificates):
@@ -249,15 +248,7 @@ async def _serve_cluster(
         # The state says itself that it is not synced while no context can be made, and reviews are not answered by an
         # old one; the informers know everything that the next try needs.
         process.supervisor.add("cluster-state", state.run, Restart(shortest=0.2, longest=5.0))
-        await process.serve(options, state, templates_created=lambda: state.templates.created)
-
-
-def _excluded_namespaces(api: Api, kubeconfig: Path | None) -> tuple[str, ...]:
-    """Those of which the API server does not ask, as `gpuslice manifests` has it."""
-    from gpuslice.admission.registration.webhook_configurations import EXCLUDED_NAMESPACES
-
-    # In a pod, credentials are of the namespace that it runs in.
-    return EXCLUDED_NAMESPACES if kubeconfig is not None else (*EXCLUDED_NAMESPACES, api.namespace)
+        await process.serve(options, state)
 
 
 def _settle() -> None:
@@ -277,12 +268,11 @@ def _context(policies: tuple[str, ...], settings: Settings) -> Context:
 
     try:
         with ExitStack() as opened:
-            files = [opened.enter_context(Path(name).open()) for name in policies]
+            files = [opened.enter_context(Path(name).open("rb")) for name in policies]
             return Context(settings=settings, policies=load_policy_files(files))
     except OSError as error:
         raise GpusliceError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _say_ready(reviews: str, metrics: str) -> None:
-    click.echo(f"gpuslice webhook is ready: {reviews}, metrics at {metrics} (pid {os.getpid()})")
-    sys.stdout.flush()
+    output.announce(f"gpuslice webhook is ready: {reviews}, metrics at {metrics} (pid {os.getpid()})")

@@ -10,6 +10,7 @@ import msgspec
 from gpuslice.admission import patching, workloads
 from gpuslice.admission.review import decide_document
 from gpuslice.cli.manifests import documents
+from gpuslice.dialects import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,11 +96,18 @@ def admit_file(text: str, name: str, default_namespace: str, context: Context) -
         tuple(
             Document(
                 document.text,
-                tuple(_admit(item, default_namespace, context) for item in workloads.items_of(document.value)),
+                tuple(admit_object(item, default_namespace, context) for item in _objects(document)),
             )
             for document in documents.read(text, name)
         ),
     )
+
+
+def _objects(document: documents.Document) -> Iterator[Any]:
+    documents.check_object(document.value, document.place)
+    for item in workloads.items_of(document.value):
+        documents.check_object(item, document.place)
+        yield item
 
 
 def title(item: Any, default_namespace: str) -> str:  # noqa: ANN401 - from a file
@@ -111,7 +119,7 @@ def title(item: Any, default_namespace: str) -> str:  # noqa: ANN401 - from a fi
     return f"{kind} {metadata.get('namespace') or default_namespace}/{name}"
 
 
-def _admit(item: Any, default_namespace: str, context: Context) -> Admitted:  # noqa: ANN401 - from a file
+def admit_object(item: Any, default_namespace: str, context: Context) -> Admitted:  # noqa: ANN401 - from a file
     named = title(item, default_namespace)
     after = item
     pods: list[Pod] = []
@@ -129,8 +137,22 @@ def _admit(item: Any, default_namespace: str, context: Context) -> Admitted:  # 
             after = workloads.replaced(after, path, patching.apply(template, list(decision.operations)))
         pods.append(Pod(place, namespace, template, decision, subject))
     warnings = tuple(
-        f"{named}: {workloads.show((*path, 'resources'))} asks for a GPU, but is in no pod template: "
+        f"{named}: {workloads.show(path)} asks for a GPU, but is in no pod template: "
         "what becomes of it is decided when its pods are made"
         for path in workloads.requests_elsewhere(item, context.settings)
     )
-    return Admitted(named, item, after, tuple(pods), tuple(problems), warnings)
+    return Admitted(named, item, after, tuple(pods), tuple(problems), (*warnings, *_misplaced(item, named, context)))
+
+
+def _misplaced(item: Any, named: str, context: Context) -> Iterator[str]:  # noqa: ANN401 - from a file
+    """Annotations that are for pods, on an object that makes pods: the pods do not have them."""
+    paths = workloads.templates(item)
+    metadata = item.get("metadata") if paths and () not in paths else None
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    read = {*registry.names_of_pod_fields(context.settings)[0], *registry.RESOURCES_AS_ANNOTATIONS}
+    for name in annotations if isinstance(annotations, dict) else ():
+        if name in read:
+            yield (
+                f"{named}: metadata.annotations[{name}]: is read on pods, and the pods do not have it; write it into "
+                f"{workloads.show((*paths[0], 'metadata', 'annotations'))}"
+            )

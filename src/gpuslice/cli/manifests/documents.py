@@ -18,15 +18,16 @@ _SEPARATOR: Final = re.compile(r"^---(?:\s*$|\s*#.*$|(?=\s))", re.MULTILINE)
 
 
 class ManifestError(GpusliceError):
-    """Raised when a file is not YAML or JSON."""
+    """Raised when a file is not YAML or JSON, or holds something else than manifests. It quotes nothing of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file: its text, and what it says."""
+    """One document of a file: its text, what it says, and where it begins."""
 
     text: str
     value: Any
+    place: str
 
 
 def read(text: str, name: str) -> Iterator[Document]:
@@ -41,9 +42,18 @@ def read(text: str, name: str) -> Iterator[Document]:
             raise ManifestError(f"{where}: {getattr(error, 'problem', None) or error}") from None
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{name}:{line}: {error}") from None
-        line += part.count("\n")
         if value is not None:
-            yield Document(part.strip("\n") + "\n", value)
+            yield Document(part.strip("\n") + "\n", value, f"{name}:{line}")
+        line += part.count("\n")
+
+
+def check_object(value: Any, place: str) -> None:  # noqa: ANN401 - from a file
+    """Refuses what no API server would take for an object: a file that is something else is not to be repeated."""
+    if not isinstance(value, dict):
+        raise ManifestError(f"{place}: is no manifest: write a mapping with apiVersion and kind")
+    missing = [key for key in ("apiVersion", "kind") if not isinstance(value.get(key), str) or not value[key]]
+    if missing:
+        raise ManifestError(f"{place}: is no manifest: {' and '.join(missing)} must be there, as a text")
 
 
 def decode(content: bytes, name: str) -> str:

@@ -106,7 +106,7 @@ class Configured(Struct, frozen=True):
             metavar="FILE",
             type=click.Path(path_type=Path),
             envvar=VARIABLE,
-            help=f"The configuration, as examples/configuration.yaml; flags override single values.  "
+            help=f"The configuration, as deploy/configuration.yaml; flags override single values.  "
             f"[default: ${VARIABLE}, else none]",
         )
         for flag in self.flags:

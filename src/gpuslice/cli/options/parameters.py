@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
 from gpuslice.model import durations, quantities, sessions
+from gpuslice.model.errors import GpusliceError
 
 _T = TypeVar("_T")
 
+
+class InputFile(click.File):
+    """A file to read. That it cannot be read is a failure: the command was not called wrongly."""
+
+    def fail(
+        self, message: str, _parameter: click.Parameter | None = None, _context: click.Context | None = None
+    ) -> NoReturn:
+        raise GpusliceError(message)
+
+
+class InputFiles(InputFile):
+    """A file to read, or a folder: all manifests in it, by the ends of their names, and in the folders in it."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click has it
+        parameter: click.Parameter | None,
+        context: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click has it
+        folder = Path(value) if isinstance(value, str) else None
+        if folder is None or not folder.is_dir():
+            return [super().convert(value, parameter, context)]
+        found = sorted(path for path in folder.rglob("*") if path.suffix in _MANIFESTS and path.is_file())
+        if not found:
+            self.fail(f"{value}: no manifest is in this folder: none of its files ends in {', '.join(_MANIFESTS)}")
+        return [super(InputFiles, self).convert(str(path), parameter, context) for path in found]
+
+
+_MANIFESTS: Final = (".yaml", ".yml", ".json")
 
 _Callback = Callable[[click.Context, click.Parameter, str | None], Any]
 
@@ -36,9 +67,10 @@ def _memory(text: str) -> str:
         quantities.parse_percent(text)
     else:
         try:
-            quantities.parse_bytes(text)
+            size = quantities.parse_bytes(text)
         except ValueError as error:
             raise ValueError(f"{error}; or a part of the GPU, as 25%") from None
+        sessions.check_limit(text, size)
     return text.strip()
 
 
@@ -66,6 +98,12 @@ class Wanted:
     ttl_kill: bool
     grace: float
     on_breach: str
+    overcommit: bool
+
+
+overcommit_option = click.option(
+    "--overcommit", is_flag=True, help="Even if more of a GPU is promised to sessions then than it has."
+)
 
 
 def slice_options(function: Callable[..., _T]) -> Callable[..., _T]:
@@ -76,12 +114,6 @@ def slice_options(function: Callable[..., _T]) -> Callable[..., _T]:
         *,
         limit: str | None,
         memory: str | None,
-        gpus: tuple[str, ...],
-        name: str,
-        ttl: float | None,
-        ttl_kill: bool,
-        grace: float,
-        on_breach: str,
         **others: Any,  # noqa: ANN401 - what the command itself declares
     ) -> _T:
         if limit is not None and memory is not None:
@@ -89,9 +121,10 @@ def slice_options(function: Callable[..., _T]) -> Callable[..., _T]:
         size = limit if limit is not None else memory
         if size is None:
             raise click.UsageError("how much memory? Give --limit, for example --limit 256MB, 4GiB or 25%")
-        if ttl_kill and ttl is None:
+        named = [field.name for field in dataclasses.fields(Wanted) if field.name != "limit"]
+        wanted = Wanted(limit=size, **{name: others.pop(name) for name in named})
+        if wanted.ttl_kill and wanted.ttl is None:
             raise click.UsageError("--ttl-kill needs a --ttl, for example --ttl 30m")
-        wanted = Wanted(limit=size, gpus=gpus, name=name, ttl=ttl, ttl_kill=ttl_kill, grace=grace, on_breach=on_breach)
         return function(wanted=wanted, **others)
 
     command: Callable[..., _T] = gathered
@@ -118,4 +151,5 @@ _SLICE_OPTIONS: Final = (
         "--on-breach", type=click.Choice([choice.value for choice in sessions.OnBreach]), default="report",
         show_default=True, help="What to do about a process that takes memory past its limit.",
     ),
+    overcommit_option,
 )  # fmt: skip

@@ -36,7 +36,7 @@ def start() -> AgentClient:
     environment = {name: value for name, value in preload.outside(os.environ).items() if name != "GPUSLICE_CONFIG"}
     log = folder / "agent.log"
     command = [sys.executable, "-P", "-c", _MAIN, "--private-to", str(os.getpid())]
-    command += ["--state", str(folder), "--metrics", "none", "--log", "console"]
+    command += ["--state", str(folder), "--metrics", "none", "--log", "json"]
     with log.open("wb") as errors:
         agent = subprocess.Popen(
             command,

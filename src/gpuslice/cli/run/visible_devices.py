@@ -17,6 +17,7 @@ def named_gpus(value: str, machine: Sequence[InventoryGpu], *, by_bus: bool) -> 
     it knows which that is where models differ. A session on all GPUs is right then, because the variable still decides
     what the program sees.
     """
+    machine = [gpu for gpu in machine if not gpu.lost]
     whole = [gpu for gpu in machine if not gpu.mig]
     counted = by_bus or len({gpu.model for gpu in whole}) <= 1
     found: list[str] = []

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from gpuslice.cli import output
 from gpuslice.model.quantities import format_bytes
 
@@ -20,14 +16,14 @@ if TYPE_CHECKING:
 
 def print_status(found: MachineStatus) -> None:
     """The GPUs, then their MIG devices and processes, if there are any."""
-    console = _console()
+    console = output.console()
     console.print(f"Machine {found.name!r} (simulated), driver {found.driver_version}, CUDA {found.cuda_version}")
-    gpus = _table("GPU", "Name", "UUID", right=("Memory", "Busy", "MIG"))
+    gpus = output.table("GPU", "Name", "UUID", right=("Memory", "Busy", "MIG"))
     for gpu in found.gpus:
         gpus.add_row(str(gpu.index), output.plain(gpu.name), _short(gpu.uuid), *_gpu_cells(gpu))
     console.print(gpus)
-    mig = _table("GPU", "GI", "CI", "Profile", "UUID", right=("Memory",))
-    processes = _table("GPU", "PID", "Process", right=("Memory",))
+    mig = output.table("GPU", "GI", "CI", "Profile", "UUID", right=("Memory",))
+    processes = output.table("GPU", "PID", "Process", right=("Memory",))
     for gpu in found.gpus:
         for device in gpu.mig_devices:
             mig.add_row(
@@ -51,12 +47,12 @@ def print_status(found: MachineStatus) -> None:
 
 def print_machines(rows: Iterable[Mapping[str, Any]]) -> None:
     """One line for each machine."""
-    table = _table("Name", "GPUs", "Folder")
+    table = output.table("Name", "GPUs", "Folder")
     for row in rows:
         models: list[str] = row["gpus"]
         counted = ", ".join(f"{models.count(model)}x{model}" for model in dict.fromkeys(models))
         table.add_row(output.plain(row["name"]), counted, output.plain(row["directory"]))
-    console = _console()
+    console = output.console()
     if table.row_count:
         console.print(table)
     else:
@@ -65,7 +61,7 @@ def print_machines(rows: Iterable[Mapping[str, Any]]) -> None:
 
 def print_presets(models: Iterable[GpuModel]) -> None:
     """One line for each model."""
-    table = _table("Preset", "Product", right=("Memory", "SMs", "Compute", "MIG profiles"))
+    table = output.table("Preset", "Product", right=("Memory", "SMs", "Compute", "MIG profiles"))
     for model in models:
         table.add_row(
             model.name,
@@ -75,7 +71,7 @@ def print_presets(models: Iterable[GpuModel]) -> None:
             f"{model.compute_major}.{model.compute_minor}",
             str(len(model.mig_profiles) or "-"),
         )
-    _console().print(table)
+    output.console().print(table)
 
 
 def _gpu_cells(gpu: GpuStatus) -> tuple[str, str, str]:
@@ -93,16 +89,3 @@ def _short(uuid: str) -> str:
 
 def _of(used: int, total: int) -> str:
     return f"{format_bytes(used)} of {format_bytes(total)}"
-
-
-def _console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
-
-
-def _table(*left: str, right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right")
-    return table

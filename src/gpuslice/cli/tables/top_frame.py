@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group
@@ -15,7 +16,7 @@ from gpuslice.model.durations import format_seconds
 from gpuslice.model.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -24,20 +25,59 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH: Final = 20
 _NEARLY_FULL: Final = 0.9
+#: Lines that a table has in any case: title, rule, a row or how many rows there are, and a blank.
+_LEAST: Final = 4
 
 
-def frame(agent: AgentView, sessions: Sequence[SessionView], console: Console) -> Group:
-    """The agent in a line, then the GPUs, the sessions and their processes."""
-    gpus = output.fit(_gpus(agent.gpus, sessions), console, ("UUID", "Model"))
-    parts: list[Text | Table] = [_headline(agent), gpus]
-    if sessions:
-        indexes = {gpu.uuid: gpu.index for gpu in agent.gpus}
-        parts.append(output.fit(_sessions(sessions, indexes), console, ("Age", "Peak", "Breaches", "TTL", "Denials")))
-    else:
-        parts.append(Text("No session: start one with `gpuslice run --limit 256MB -- COMMAND`."))
-    if any(session.processes for session in sessions):
-        parts.append(_processes(sessions))
-    return Group(*(line for part in parts for line in (part, Text())))
+def frame(agent: AgentView, sessions: Sequence[SessionView], console: Console, *, height: int | None = None) -> Group:
+    """The agent in a line, then the GPUs, the sessions and their processes; as much as fits into so many lines."""
+    indexes = {gpu.uuid: gpu.index for gpu in agent.gpus}
+    headline = _headline(agent)
+    if not agent.gpus:
+        headline = Text("\n").join([headline, Text("The agent sees no GPU.", "yellow")])
+    parts = [
+        _Part("GPUs", _gpus(agent.gpus, sessions), ("UUID", "Model")),
+        _Part("sessions", _sessions(sessions, indexes), ("Age", "Peak", "Breaches", "TTL", "Denials")),
+        _Part("processes", _processes(sessions), ()),
+    ]
+    there = [part for part in parts if part.table.row_count]
+    shown: list[Text | Table] = [headline, Text()]
+    left = None if height is None else height - _lines(headline, console) - 1
+    for number, part in enumerate(there, start=1):
+        room = None if left is None else left - _LEAST * len(there[number:])
+        pieces = [*part.within(room, console), Text()]
+        shown += pieces
+        left = None if left is None else left - sum(_lines(piece, console) for piece in pieces)
+    if not sessions:
+        shown += [Text("No session: start one with `gpuslice run --limit 256MB -- COMMAND`."), Text()]
+    return Group(*(shown if height is None else shown[:-1]))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A table of the frame, and what it is of."""
+
+    what: str
+    table: Table
+    #: Columns that are left out first where the screen is narrow.
+    expendable: tuple[str, ...]
+
+    def within(self, room: int | None, console: Console) -> Iterator[Text | Table]:
+        """The table in so many lines; what has no room is counted."""
+        whole = output.fit(self.table, console, self.expendable)
+        kept = whole.row_count
+        table = whole
+        while room is not None and kept and _lines(table, console) + (kept < whole.row_count) > room:
+            kept -= 1
+            table = output.with_rows(whole, kept)
+        if kept:
+            yield table
+        if kept < whole.row_count:
+            yield Text(f"... and {whole.row_count - kept} more {self.what}: see `gpuslice ps -o wide`", "yellow")
+
+
+def _lines(part: Text | Table, console: Console) -> int:
+    return len(console.render_lines(part, pad=False))
 
 
 def _headline(agent: AgentView) -> Text:
@@ -55,6 +95,9 @@ def _gpus(gpus: Sequence[InventoryGpu], sessions: Sequence[SessionView]) -> Tabl
     """What the sessions hold of each GPU, and what they were promised."""
     table = output.table("GPU", "Model", "UUID", "In use", right=("", "Promised", "Memory"))
     for gpu in gpus:
+        if gpu.lost:
+            table.add_row(gpu.index, short_model(gpu.model), short_uuid(gpu.uuid), Text("fell off the bus", "red"))
+            continue
         shares = [share for session in sessions for share in session.gpus if share.uuid == gpu.uuid]
         used, promised = sum(map(_used, shares)), sum(share.limit_bytes for share in shares)
         table.add_row(

@@ -1,5 +1,5 @@
-"""Keeps the webhook configurations as they should be: in step with the policies and namespaces, and restored when they
-are deleted or changed by hand.
+"""Keeps the webhook configurations as they should be: in step with policies, namespaces and quotas, and restored when
+they are deleted or changed by hand.
 
 Everything in them is written here but the bundles of authorities, which belong to the webhook's certificate keeper or
 to cert-manager: they are carried over from what is there, with its version as a precondition, so that neither writer
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gpuslice.controller.followed_policies import FollowedPolicy
+    from gpuslice.controller.followed_quotas import FollowedTally
     from gpuslice.kube.api import Api
     from gpuslice.kube.informers import Informer, Informers
     from gpuslice.policies.stored_policies import ParsedPolicy
@@ -106,6 +107,7 @@ class WebhookConfigurations(Reconciler[str]):
         policies: Informer[FollowedPolicy],
         recorder: Recorder,
         installation: Installation,
+        tallies: Informer[FollowedTally] | None = None,
     ) -> None:
         self.restored = 0
         #: Why the configurations are not as they should be; empty if they are.
@@ -115,6 +117,8 @@ class WebhookConfigurations(Reconciler[str]):
         self._recorder = recorder
         self._installation = installation
         self._policies = policies
+        self._tallies = tallies
+        self._under_quotas: frozenset[str] | None = None
         self._held_listeners: list[Callable[[], None]] = []
         self._namespaces: Informer[Mapping[str, str]] = informers.informer(
             NAMESPACES, ObjectMetadata, lambda found: found.metadata.labels or {}
@@ -141,6 +145,11 @@ class WebhookConfigurations(Reconciler[str]):
         watched: list[Informer[Any]] = [self._policies, self._namespaces, *self._found.values()]
         for informer in watched:
             yield Trigger(informer, lambda _key, _old, _new: self.first_keys())
+        if self._tallies is not None:
+            # What a tally says changes with every pod; that there is one, with the first quota of a namespace.
+            yield Trigger(
+                self._tallies, lambda _key, old, new: self.first_keys() if (old is None) != (new is None) else ()
+            )
 
     def first_keys(self) -> Iterable[str]:
         return (self._installation.name,)
@@ -207,14 +216,15 @@ class WebhookConfigurations(Reconciler[str]):
         known = {name: labels for (_, name), labels in self._namespaces.store.items()}
         rules = [rule for policy in policies for rule in policy.rules]
         refusing = await asyncio.to_thread(refusing_namespaces, rules, known, webhooks.excluded_namespaces)
-        if refusing == self.refusing:
+        under_quotas = frozenset(name for _, name in (self._tallies.store if self._tallies is not None else ()))
+        if (refusing, under_quotas) == (self.refusing, self._under_quotas):
             return
         if refusing.too_many:
             self._log.warning("too many namespaces to tell apart: unreviewed pods are refused in all of them")
-        self.refusing = refusing
+        self.refusing, self._under_quotas = refusing, under_quotas
         self._wanted = {
             MUTATING: webhook_configurations.mutating(webhooks, refusing),
-            VALIDATING: webhook_configurations.validating(webhooks),
+            VALIDATING: webhook_configurations.validating(webhooks, under_quotas),
         }
         for document in self._wanted.values():
             document["metadata"]["name"] = self._installation.name

@@ -1,7 +1,7 @@
 """CastSlice: `nvidia.com/gpu` on a pod that is annotated for optimization becomes slots of a shared GPU.
 
 The number of slots is that of `castops.io/slice-ratio`, else the preset of `castops.io/workload-type`, else the
-default; it does not depend on how many GPUs the container asked for.
+default. A container that asks for several GPUs gets so many of each.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.dialects import fields, forms
+from gpuslice.dialects import forms
 from gpuslice.dialects.dialect import Asked, Dialect, PodField, WholeGpus
 from gpuslice.model.policies import Backend
 from gpuslice.model.requests import Request, RequestError
 from gpuslice.model.settings import Setting, presets, slots
-from gpuslice.model.slices import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,13 +39,8 @@ DEFAULT_SLOTS: Final = Setting("castslice.defaultSlots", 1, slots, description="
 
 
 def _read(said: Said) -> Asked:
-    whole = said.reader.settings.whole_resource
-    count, given = said.whole_gpus, _slots(said)
-    warnings: tuple[str, ...] = ()
-    if count > 1:
-        field = fields.resource_field(said.place, whole)
-        warnings = (f"{field}: asks for {count} GPUs and gets {Slice(slots=given).describe()}, as it would for one",)
-    return Asked(requests=(Request(slots=given),), resources=(whole,), warnings=warnings)
+    request = Request(slots=_slots(said), devices=said.whole_gpus)
+    return Asked(requests=(request,), resources=(said.reader.settings.whole_resource,))
 
 
 def _slots(said: Said) -> int:

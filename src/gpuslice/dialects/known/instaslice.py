@@ -1,7 +1,8 @@
 """InstaSlice, and NVIDIA's device plugin in its mixed strategy: `nvidia.com/mig-<profile>: n` is n MIG partitions.
 
-A `+` cannot stand in a resource's name: the profile 1g.5gb+me is `nvidia.com/mig-1g.5gb.me`. Profiles of GPUs that we
-have no table of are taken by their form, with a warning: their nodes may offer them.
+A `+` cannot stand in a resource's name: the profile 1g.5gb+me is `nvidia.com/mig-1g.5gb.me`. A `-` can: 1g.24gb-me is
+written so. Profiles of GPUs that we have no table of are taken by their form, with a warning: their nodes may offer
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import fields
 from gpuslice.dialects.dialect import Asked, Dialect, ResourceFamily
-from gpuslice.model.devices import MIG_RESOURCE_PREFIX
+from gpuslice.model.devices import MIG_RESOURCE_PREFIX, SHARED_SUFFIX
 from gpuslice.model.requests import Request
 from gpuslice.model.slices import known_mig_profiles
 
@@ -23,15 +24,16 @@ _PROFILES: Final = {name.replace("+", "."): name for name in known_mig_profiles(
 PARTITIONS: Final = ResourceFamily(
     MIG_RESOURCE_PREFIX,
     # Compute slices, memory and what sets it apart.
-    "([12347])g[.]([1-9][0-9]{0,2})gb([.+](me|gfx|me[.]all))?",
+    "([12347])g[.]([1-9][0-9]{0,2})gb([.+]me[.]all|[.+]me|[.+]gfx|-me)?",
     what="a MIG profile",
     examples=tuple(_PROFILES),
+    excluded_suffix=SHARED_SUFFIX,
 )
 _FORM: Final = re.compile(PARTITIONS.form, re.ASCII)
 
 
 def _read(said: Said) -> Asked:
-    profiles = {name: _profile(name) for name in said.amounts}
+    profiles = {name: profile_of(name) for name in said.amounts}
     warnings = tuple(
         f"{fields.resource_field(said.place, name)}: no GPU that gpuslice knows has the MIG profile {profile}; "
         "the pod waits for a node that offers it"
@@ -42,11 +44,12 @@ def _read(said: Said) -> Asked:
     return Asked(requests=requests, resources=tuple(said.amounts), warnings=warnings)
 
 
-def _profile(resource: str) -> str:
+def profile_of(resource: str) -> str:
     found = _FORM.fullmatch(resource.removeprefix(PARTITIONS.prefix))
     assert found is not None, "the name has its family's form"
-    compute, memory, _, extension = found.groups()
-    return f"{compute}g.{memory}gb" + (f"+{extension}" if extension else "")
+    compute, memory, extension = found.groups()
+    sign = "-" if (extension or "").startswith("-") else "+"
+    return f"{compute}g.{memory}gb" + (f"{sign}{extension[1:]}" if extension else "")
 
 
 DIALECT: Final = Dialect(name="instaslice", read=_read, prefixes=("nvidia.com/",), family=PARTITIONS)

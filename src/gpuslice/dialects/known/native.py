@@ -1,14 +1,14 @@
 """gpuslice's own dialect.
 
-A container's limits say `gpuslice.io/memory` and `gpuslice.io/cores`. Or the pod's annotation
-`gpuslice.io/fraction` gives a part of a GPU, memory and cores alike, to the containers that
-`gpuslice.io/containers` names, else to the first. The annotations `gpuslice.io/gpu-model` and `gpuslice.io/sharing`
-hold for all of the pod.
+A container's limits say `gpuslice.io/memory` and `gpuslice.io/cores`, and by `gpuslice.io/gpus` on how many GPUs; that
+alone is so many whole ones. Or the pod's annotation `gpuslice.io/fraction` gives a part of a GPU, memory and cores
+alike, to the containers that `gpuslice.io/containers` names, else to the first.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import forms
@@ -16,33 +16,25 @@ from gpuslice.dialects.dialect import Asked, Dialect, Exclusive, PodField, Resou
 from gpuslice.model.requests import Request
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from gpuslice.dialects.pod_values import Said
 
 MEMORY: Final = Resource("gpuslice.io/memory")
 CORES: Final = Resource("gpuslice.io/cores", forms.Percent())
+#: How many GPUs, each with the memory and the cores.
+GPUS: Final = Resource("gpuslice.io/gpus")
 FRACTION: Final = PodField("gpuslice.io/fraction", forms.PartOfGpu(), asks=True)
-GPU_MODEL: Final = PodField("gpuslice.io/gpu-model", forms.GpuModelName())
-#: Whether each container has a slice of its own, or all hold one together.
-SHARING: Final = PodField(
-    "gpuslice.io/sharing",
-    forms.OneOf(
-        ("container", "pod"),
-        "a way of sharing",
-        'write "container" (each container has a slice of its own) or "pod" (they hold one together)',
-    ),
-)
 
 
 def _read(said: Said) -> Asked:
-    fraction = said.value(FRACTION)
+    fraction, memory = said.value(FRACTION), said.amount(MEMORY)
+    cores, devices = said.amount(CORES) or _cores_of(fraction), said.amount(GPUS)
+    if devices and not memory and not cores:
+        fraction, cores = Fraction(1), 100
     request = Request(
-        memory_bytes=said.amount(MEMORY) or None,
+        memory_bytes=memory or None,
         memory_fraction=fraction,
-        cores=said.amount(CORES) or _cores_of(fraction),
-        gpu_model=said.value(GPU_MODEL),
-        shared_in_pod=said.value(SHARING) == "pod",
+        cores=cores,
+        devices=devices or 1,
     )
     return Asked(requests=(request,), resources=tuple(said.amounts))
 
@@ -56,8 +48,8 @@ DIALECT: Final = Dialect(
     name="native",
     read=_read,
     prefixes=("gpuslice.io/",),
-    resources=(MEMORY, CORES),
-    fields=(FRACTION, GPU_MODEL, SHARING),
+    resources=(MEMORY, CORES, GPUS),
+    fields=(FRACTION,),
     target=TargetField("gpuslice.io/containers", forms.ListOfContainerNames()),
     exclusive=(Exclusive(first=MEMORY, second=FRACTION),),
 )

@@ -53,5 +53,6 @@ DIALECT: Final = Dialect(
             remedy=f"add {MEMORY.name}, in units of 256 MiB",
         ),
     ),
+    memory_unit=_UNIT,
     also_read_by=Backend.GPU_MANAGER,
 )

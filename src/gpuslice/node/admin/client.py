@@ -52,7 +52,7 @@ class AgentClient:
 
     # ---- requests ----
 
-    def create(
+    def create(  # noqa: PLR0913 - the fields of the request
         self,
         limit: str | int | None = None,
         *,
@@ -63,6 +63,7 @@ class AgentClient:
         on_breach: str = "report",
         ttl_kill: bool = False,
         owner_pid: int | None = None,
+        overcommit: bool = False,
     ) -> SessionView:
         """Makes a session with that limit on each GPU (on all of the machine if none is named)."""
         request = messages.Create(
@@ -75,6 +76,7 @@ class AgentClient:
             on_breach=on_breach,
             ttl_kill=ttl_kill,
             owner_pid=owner_pid,
+            overcommit=overcommit,
         )
         return self._ask(request, SessionView)
 
@@ -85,9 +87,12 @@ class AgentClient:
     def show(self, session_id: str) -> SessionView:
         return self._ask(messages.Show(token=self._token, id=session_id), SessionView)
 
-    def limit(self, session_id: str, limit: str | int, *, gpu: str | None = None) -> SessionView:
+    def limit(
+        self, session_id: str, limit: str | int, *, gpu: str | None = None, overcommit: bool = False
+    ) -> SessionView:
         """Changes the limit on one GPU of the session, or on all of them. It holds from the next allocation on."""
-        return self._ask(messages.Limit(token=self._token, id=session_id, limit=limit, gpu=gpu), SessionView)
+        request = messages.Limit(token=self._token, id=session_id, limit=limit, gpu=gpu, overcommit=overcommit)
+        return self._ask(request, SessionView)
 
     def release(self, session_id: str, *, force: bool = False) -> SessionView:
         """Forgets the session, and returns it as it was. With `force`, even while processes are in it."""

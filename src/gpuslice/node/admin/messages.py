@@ -35,6 +35,8 @@ class Create(_Request, tag="create"):
     ttl_kill: bool = False
     #: The session is released when this process is gone and none is attached.
     owner_pid: int | None = None
+    #: Also if more of a GPU is promised then than it has.
+    overcommit: bool = False
 
 
 class List(_Request, tag="list"):
@@ -53,6 +55,8 @@ class Limit(_Request, tag="limit"):
     id: str
     limit: str | int
     gpu: str | None = None
+    #: Also if more of a GPU is promised then than it has.
+    overcommit: bool = False
 
 
 class Release(_Request, tag="release"):
@@ -115,7 +119,7 @@ class WorkloadView(msgspec.Struct, kw_only=True):
 
 
 class SessionView(msgspec.Struct, kw_only=True):
-    """A session as it is now. `token` is empty for whoever may not know it."""
+    """A session as it is now. `token` is empty for users who may not know it."""
 
     id: str
     name: str
@@ -144,6 +148,8 @@ class InventoryGpu(msgspec.Struct, kw_only=True):
     model: str
     memory_bytes: int
     mig: bool = False
+    #: It fell off the bus. What is said of it is what was known before; of one never seen, the index alone.
+    lost: bool = False
 
 
 class AgentView(msgspec.Struct, kw_only=True):

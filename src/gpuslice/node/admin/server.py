@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import structlog
 
+    from gpuslice.node.admin.room import Room
     from gpuslice.node.audit import Audit
     from gpuslice.node.sessions.record import GpuRecord
     from gpuslice.node.sessions.registry import Registry
@@ -54,6 +55,7 @@ class Admin:
     def __init__(
         self,
         registry: Registry,
+        room: Room,
         check: CrossCheck,
         audit: Audit,
         token: str,
@@ -62,6 +64,7 @@ class Admin:
         thread: InspectionThread,
     ) -> None:
         self._registry = registry
+        self._room = room
         self._check = check
         self._audit = audit
         self._token = token.encode()
@@ -158,6 +161,8 @@ class Admin:
             ttl_kill=request.ttl_kill,
         )
         try:
+            if not request.overcommit:
+                self._room.check(gpus, self._check.machine)
             session = await self._registry.create(record, owner_pidfd)
         except BaseException:
             if owner_pidfd is not None:
@@ -203,6 +208,9 @@ class Admin:
                 gpus.append(msgspec.structs.replace(gpu, limit_bytes=new, tolerated_bytes=held))
             else:
                 gpus.append(gpu)
+        if not request.overcommit:
+            raised = [new for new, old in zip(gpus, record.gpus, strict=True) if new.limit_bytes > old.limit_bytes]
+            self._room.check(raised, self._check.machine, instead_of=record.id)
         return msgspec.structs.replace(record, gpus=gpus)
 
     def _tolerate(self, session: Session, request: messages.Limit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuslice.model import quantities
+from gpuslice.model.sessions import check_limit
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.record import GpuRecord
@@ -55,10 +56,12 @@ def limit_bytes(limit: str | int | None, memory_bytes: int) -> int:
             size = quantities.percent_of(limit, memory_bytes)
         else:
             size = quantities.parse_bytes(limit)
+        if isinstance(limit, str):  # from a person; a program counts bytes
+            check_limit(limit, size)
     except ValueError as error:
         raise AgentError("bad_limit", str(error), field="limit") from None
     if size == 0:
-        raise AgentError("bad_limit", f"a limit of {limit} leaves no memory at all", field="limit")
+        raise AgentError("bad_limit", "a limit of 0 leaves no memory at all", field="limit")
     most = memory_bytes or page.BYTES_MASK
     if size > most:
         shown = quantities.format_bytes(most)

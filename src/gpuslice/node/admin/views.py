@@ -1,4 +1,4 @@
-"""Sessions and the agent as they are shown to whoever asks."""
+"""Sessions and the agent as the admin socket shows them."""
 
 from __future__ import annotations
 

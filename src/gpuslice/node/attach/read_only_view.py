@@ -1,8 +1,8 @@
-"""Descriptors that can only ever be read, whoever holds them.
+"""Descriptors that can only ever be read, also by root in a container.
 
 A tenant that is root in its container can open /proc/self/fd/N of a descriptor it was given, for writing. Through a
 read-only mount it cannot (EROFS). The agent makes such a mount of its sessions folder, which is nowhere in the file
-tree and lives as long as a descriptor of it: nobody can find it, remount it or leave it behind.
+tree and lives as long as a descriptor of it: no process can find it, remount it or leave it behind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The attach socket: a process says its session and token, and gets a slot and the session's pages.
 
 Thousands of processes keep a connection each for as long as they live, so a connection here is a socket, a callback and
-nothing else. Whoever has not asked within five seconds, or asks nonsense, is let go; the oldest go first when there are
-too many. Requests are accepted as fast as they come, and answered one of each session in turn: a tenant that floods the
-socket waits for itself.
+nothing else. A process that has not asked within five seconds, or asks nonsense, is let go; the oldest go first when
+there are too many. Requests are accepted as fast as they come, and answered one of each session in turn: a tenant that
+floods the socket waits for itself.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class AttachServer:
         return count >= self._max_pending or (count > 0 and not self._registry.has_descriptors(count + 1))
 
     def _make_room(self) -> None:
-        """No descriptor is left. Whoever has not asked for longest goes; if there is none, we wait and do not spin."""
+        """No descriptor is left. The connection that is silent for longest goes; if none is, we wait, not spin."""
         if time.monotonic() - self._complained > 10:
             self._complained = time.monotonic()
             self._log.error("out of descriptors: raise the agent's limit of open files", operation="accept")

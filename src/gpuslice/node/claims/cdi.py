@@ -113,7 +113,7 @@ class CdiFolder:
         remove_unfinished(self._folder, f"{_PREFIX}*")
 
     def uids(self) -> set[str]:
-        """The claims that have a spec, whoever wrote it."""
+        """The claims that have a spec, also one that a former agent wrote."""
         return {
             path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for path in self._folder.glob(f"{_PREFIX}*{_SUFFIX}")
         }

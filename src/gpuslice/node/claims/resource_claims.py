@@ -58,7 +58,7 @@ class Claim:
 
     reference: ClaimReference
     allocated: tuple[Allocated, ...]
-    #: The pod that uses it; of several, the first. Both are empty if it is nobody's.
+    #: The pod that uses it; of several, the first. Both are empty if no pod uses it.
     pod: str = ""
     pod_uid: str = ""
 

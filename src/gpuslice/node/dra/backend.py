@@ -99,6 +99,8 @@ class DraBackend:
         try:
             await self._publisher.remove()
         except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and error.not_found:
+                return  # a cluster that does not serve the kind has none
             self._log.warning("ResourceSlices of this node may be left", reason=str(error))
 
     async def stop(self) -> None:

@@ -15,8 +15,8 @@ import msgspec
 import structlog
 
 from gpuslice.kube.errors import ApiError, UnreachableError
+from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NODES, RESOURCE_SLICES, Metadata, ObjectMetadata
-from gpuslice.kube.watching import Watch
 from gpuslice.model.devices import DRIVER, pool_name
 from gpuslice.node.dra import resource_slices
 from gpuslice.node.dra.resource_slices import SliceContent, slice_name
@@ -142,8 +142,9 @@ class Publisher:
         self._log = structlog.get_logger().bind(node=node)
         selector = f"spec.nodeName={node},spec.driver={DRIVER}"
         self._selector = {"fieldSelector": selector}
-        self._watch = Watch(api, RESOURCE_SLICES, ObjectMetadata, _version, fields=selector)
-        self._watch.store.listen(lambda *_: self._look.set())
+        self._informers = Informers(api)
+        published = self._informers.informer(RESOURCE_SLICES, ObjectMetadata, _version, fields=selector)
+        published.store.listen(lambda *_: self._look.set())
 
     def publish(self, wanted: Sequence[SliceContent]) -> None:
         """From now on the node's slices are these."""
@@ -160,7 +161,7 @@ class Publisher:
         """Until it is cancelled."""
         self._look.set()  # it may have failed before, between being told to look and having looked
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch.run())
+            group.create_task(self._informers.run())
             await self._reconcile_when_told()
 
     async def _reconcile_when_told(self) -> NoReturn:

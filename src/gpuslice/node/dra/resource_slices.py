@@ -164,8 +164,8 @@ class _View:
         }
         if gpu.pcie_root is not None:
             attributes[devices.ATTRIBUTE_PCIE_ROOT] = {"string": gpu.pcie_root}
-        if gpu.numa_node is not None:
-            attributes[devices.ATTRIBUTE_NUMA_NODE] = {"int": gpu.numa_node}
+        # As the kernel has it where there is but one: GPUs without the attribute would never be of one NUMA node.
+        attributes[devices.ATTRIBUTE_NUMA_NODE] = {"int": -1 if gpu.numa_node is None else gpu.numa_node}
         return attributes
 
     def _partition_attributes(self, partition: PartitionDevice) -> JsonObject:

@@ -36,7 +36,9 @@ def label(profile: str) -> str:
 
 
 def whole(profiles: tuple[MigProfile, ...]) -> Counter[str]:
-    """What a GPU has, from what the largest of its profiles take."""
+    """What a GPU has, from what the largest of its profiles take, or as many of a profile as there can be: of some GPUs
+    (B200) no partition shows all the engines, each shows one of its own.
+    """
     return _whole(profiles).copy()
 
 
@@ -46,7 +48,8 @@ def _whole(profiles: tuple[MigProfile, ...]) -> Counter[str]:
     for profile in profiles:
         for place in profile.placements:
             for name, value in taken(profile, place).items():
-                found[name] = max(found[name], value)
+                most = value * profile.max_instances if name in _ENGINES else value
+                found[name] = max(found[name], most)
         if _is_limited(profile):
             found[_limit(profile)] = profile.max_instances
     return found

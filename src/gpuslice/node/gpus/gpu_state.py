@@ -15,7 +15,7 @@ class GpuState:
     """A GPU and all that decides about what is published of it."""
 
     gpu: Gpu
-    #: Instances that somebody else made: what they take is not there to be had.
+    #: Instances that others made: what they take is not there to be had.
     foreign: tuple[GpuInstance, ...] = ()
     illness: Illness | None = None
     #: False once switching the MIG mode failed: then only what the GPU's mode allows is published.

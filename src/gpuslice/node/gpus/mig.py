@@ -127,7 +127,7 @@ def mig_uuids(gpu: Handle) -> dict[int, tuple[str, ...]]:
 
 
 def instances(gpu: Handle, known: tuple[MigProfile, ...]) -> list[tuple[Handle, GpuInstance]]:
-    """Every GPU instance that exists, whoever made it, from the lowest place on."""
+    """Every GPU instance that exists, ours and others', from the lowest place on."""
     if not known or not is_enabled(gpu):
         return []
     uuids = mig_uuids(gpu)

@@ -68,13 +68,16 @@ class Nvml:
         self._initialized = False
         self._library: ctypes.CDLL | None = None
         self._handles: list[tuple[str, object, dict[tuple[int, int], str]]] = []
+        self._seen: dict[int, GpuInfo] = {}
+        #: GPUs that fell off the bus, as far as they were known before.
+        self.lost: list[GpuInfo] = []
 
     def inventory(self) -> list[GpuInfo]:
         """Every GPU and MIG device. Also where later calls look for processes."""
         try:
             self._initialize()
             found: list[GpuInfo] = []
-            handles = []
+            handles, lost = [], []
             for index in range(pynvml.nvmlDeviceGetCount()):
                 try:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -86,13 +89,15 @@ class Nvml:
                     )
                     partitions = _mig_devices(handle, index)
                 except pynvml.NVMLError_GpuIsLost:
+                    lost.append(self._seen.get(index, GpuInfo(index=str(index), uuid="", model="", memory_bytes=0)))
                     continue
+                self._seen[index] = gpu
                 found.append(gpu)
                 found += partitions.values()
                 handles.append((gpu.uuid, handle, {place: device.uuid for place, device in partitions.items()}))
         except pynvml.NVMLError as error:
             raise self._failed(error) from None
-        self._handles = handles
+        self._handles, self.lost = handles, lost
         return found
 
     def usages(self) -> list[Usage]:

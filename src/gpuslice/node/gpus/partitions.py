@@ -1,7 +1,7 @@
 """MIG partitions that this node's agent makes and destroys, and the record by which it knows its own.
 
 A partition is a GPU instance at exactly the place that the scheduler allocated, with one compute instance that spans
-it. It is recorded before it is made and once it is, so that whatever a crash leaves is known as ours; what somebody
+it. It is recorded before it is made and once it is, so that whatever a crash leaves is known as ours; what someone
 else made is never touched. Calls wait for NVML, and may come from any thread.
 """
 
@@ -81,7 +81,7 @@ class Partitions:
                 if known is None or not _is_ours(known, state):
                     raise PartitionError(
                         "foreign",
-                        f"somebody else made a MIG {profile} at {placement_start} of {gpu_uuid}",
+                        f"someone else made a MIG {profile} at {placement_start} of {gpu_uuid}",
                         remedy="remove it, or reserve the GPU for them in the agent's policy",
                     )
                 if known.mig_uuid in state.mig_uuids:
@@ -115,7 +115,7 @@ class Partitions:
                     self._destroy(partition)
                     return
             if _exists(mig_uuid):
-                raise PartitionError("foreign", f"{mig_uuid} was made by somebody else", remedy="remove it by hand")
+                raise PartitionError("foreign", f"{mig_uuid} was not made by gpuslice", remedy="remove it by hand")
 
     def share(self, gpu_uuid: str) -> None:
         """Makes the GPU usable as a whole: out of MIG mode. Refused while it has partitions."""
@@ -172,7 +172,7 @@ class Partitions:
         self._forget(partition)
 
     def _switch(self, gpu: _Gpu, mode: int) -> None:
-        """Switches the MIG mode of an idle GPU. Where that takes a reset, the driver makes it if nobody is on it."""
+        """Switches the MIG mode of an idle GPU. If it takes a reset, the driver makes it while no process is on it."""
         enabled = mode == pynvml.NVML_DEVICE_MIG_ENABLE
         if mig.is_enabled(gpu.handle) == enabled:
             return
@@ -265,7 +265,7 @@ def _set_mode(gpu: Handle, mode: int) -> pynvml.NVMLError | None:
         status = pynvml.nvmlDeviceSetMigMode(gpu, mode)
         if status == pynvml.NVML_SUCCESS:
             return None
-        # Left pending, the mode would change at the next reset, when nobody expects it.
+        # Left pending, the mode would change at the next reset, when no one expects it.
         pynvml.nvmlDeviceSetMigMode(gpu, pynvml.NVML_DEVICE_MIG_ENABLE - mode)
     except pynvml.NVMLError as error:
         return error

@@ -36,8 +36,12 @@ class GpuPolicies:
     gpus: Mapping[str, Mode] = field(default_factory=lambda: MappingProxyType({}))
 
     def mode(self, gpu: Gpu) -> Mode:
-        """What is said about that GPU: its UUID before its index before its model."""
-        for name in (gpu.uuid, str(gpu.index), short_name(gpu.product)):
+        """What is said about that GPU."""
+        return self.mode_of(gpu.uuid, str(gpu.index), gpu.product)
+
+    def mode_of(self, uuid: str, index: str, product: str) -> Mode:
+        """What is said about a GPU: its UUID before its index before its model."""
+        for name in (uuid, index, short_name(product)):
             if name in self.gpus:
                 return self.gpus[name]
         return self.default

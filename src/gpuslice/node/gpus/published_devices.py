@@ -30,7 +30,7 @@ class WholeDevice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDevice:
-    """A MIG partition that exists while somebody holds it."""
+    """A MIG partition that exists while a claim holds it."""
 
     name: str
     gpu: Gpu

@@ -6,7 +6,7 @@ this order:
     1. an ancestor of the process is attached, or is the living owner of a session;
     2. the process is in a container that an attached process is in;
     3. the process is in a pod that has a session;
-    4. it was started with the session's name in its environment, as the session's owner, outside of containers. Anybody
+    4. it was started with the session's name in its environment, as the session's owner, outside of containers. Anyone
        can write any name there: so this proves nothing of a pod's session, and nothing for other users.
 
 A user's session has that user's processes and no others: two users may share a service, a container or a shell, and

@@ -1,8 +1,8 @@
 """The cells of a session: what each process on each GPU says it holds.
 
 They are a memfd, sealed at its final length: tenants hold it open for writing and may put anything into it, but can
-neither cut it off (which would kill whoever has it mapped) nor grow it (which would fill the machine). The agent reads
-and writes it with pread and pwrite, and believes no number beyond what a cell can honestly hold.
+neither cut it off (which would kill the processes that map it) nor grow it (which would fill the machine). The agent
+reads and writes it with pread and pwrite, and believes no number beyond what a cell can honestly hold.
 
 It has no name in any folder. It lives in the processes that have it open, which is how the next agent finds it
 (gpuslice.node.sessions.cells_recovery).

@@ -56,7 +56,7 @@ class ControlPage:
             raise BrokenSessionError("control names other GPUs than session.json")
 
     def close(self) -> None:
-        """Lets go of the page. It is unmapped when nobody refers to it any more, and not under anybody's hands."""
+        """Lets go of the page. It is unmapped when the last reference to it goes, and not while a thread reads it."""
         del self.values, self.heartbeat, self._map
 
 

@@ -25,7 +25,7 @@ class GpuRecord(msgspec.Struct):
     limit_bytes: int
     core_percent: int = 0
     model: str = ""
-    #: Use above the limit that is nobody's fault, because the limit was lowered under it. It only ever shrinks.
+    #: Use above the limit for which no process is to blame: the limit was lowered under it. It only ever shrinks.
     tolerated_bytes: int = 0
 
 
@@ -55,7 +55,7 @@ class SessionRecord(msgspec.Struct, kw_only=True):
     state: SessionState = SessionState.ACTIVE
     created: float
     ttl_seconds: float | None = None
-    #: By the clock that nobody sets (CLOCK_BOOTTIME); it means something only in the boot named here.
+    #: By the clock that cannot be set (CLOCK_BOOTTIME); it means something only in the boot named here.
     expires: float | None = None
     boot_id: str
     #: No process gets a slot before that (CLOCK_MONOTONIC, of that boot): processes with an earlier page may allocate.

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -31,7 +31,7 @@ from gpuslice.system.hang_ups import HangUps
 from gpuslice.system.tasks import run_to_completion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     import structlog
@@ -73,6 +73,15 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class Promise(NamedTuple):
+    """What a session may hold of some GPUs together."""
+
+    #: Empty while the session is being made.
+    session_id: str
+    whose: str
+    size: int
+
+
 class _UnservedError(Exception):
     """A session that is whole, and that this agent cannot take up. It stays where it is, for the next."""
 
@@ -106,6 +115,10 @@ class Registry:
         self._unsettled: dict[str, Session] = {}
         self.totals = TotalsFile(state.totals)
         self.quarantined = 0
+        #: Records on their way to the disk, of sessions that are being made and of those that are being changed: what
+        #: they promise counts from when it was asked.
+        self._being_made: dict[int, SessionRecord] = {}
+        self._being_changed: dict[str, SessionRecord] = {}
         #: Sessions that may be over, for `release_over`.
         self._maybe_over: asyncio.Queue[Session] = asyncio.Queue()
 
@@ -257,12 +270,13 @@ class Registry:
         return in_use + _RESERVE <= self._max_descriptors
 
     async def create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
-        """Makes the session with the id that it has, else with the first free one; or nothing at all.
+        """Makes the session with the id that it has, else with its name as its id; or nothing at all.
 
         The owner's pidfd is the registry's from here on, unless this raises.
         """
         if not self.has_descriptors():
             raise storage_error("the session cannot be made", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        self._being_made[id(record)] = record
         return await run_to_completion(self._create(record, owner_pidfd))
 
     async def _create(self, record: SessionRecord, owner_pidfd: int | None) -> Session:
@@ -271,6 +285,8 @@ class Registry:
             session.settle(None)
         except OSError as error:
             raise storage_error("the session cannot be made", error) from None
+        finally:
+            del self._being_made[id(record)]
         session.control.heartbeat.value = time.monotonic_ns()
         self.sessions[session.id] = session
         self.watch_owner(session, owner_pidfd)
@@ -298,10 +314,26 @@ class Registry:
 
     def _free_id(self, name: str) -> str:
         taken = {folder.name for folder in self._state.sessions.iterdir()}
-        if not name:
-            return next(new for _ in range(10**6) if (new := pronounceable(secrets.randbits(32))) not in taken)
-        candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, 10**6))
-        return next(candidate for candidate in candidates if candidate not in taken)
+        if name in taken:
+            raise AgentError(
+                "name_taken",
+                f"there is a session {name!r} already",
+                field="name",
+                remedy=f"choose another name, or end it with `gpuslice session release {name}`",
+            )
+        return name or next(new for _ in range(10**6) if (new := pronounceable(secrets.randbits(32))) not in taken)
+
+    def promises(self, uuids: Collection[str]) -> list[Promise]:
+        """What sessions may hold of these GPUs, those included that are being made or changed."""
+        records = [(session.id, session.record) for session in self.sessions.values()]
+        records += [("", record) for record in self._being_made.values()]
+        found = []
+        for session_id, record in records:
+            changed = self._being_changed.get(session_id, record)
+            size = max(sum(gpu.limit_bytes for gpu in each.gpus if gpu.uuid in uuids) for each in (record, changed))
+            if size:
+                found.append(Promise(session_id, _whose(record), size))
+        return found
 
     async def update(self, session: Session, change: Callable[[SessionRecord], SessionRecord]) -> None:
         """Changes the session's record: first on disk, then in the page, so that a failure changes nothing.
@@ -312,11 +344,16 @@ class Registry:
 
     async def _update(self, session: Session, change: Callable[[SessionRecord], SessionRecord]) -> None:
         async with session.changing:
-            if self.sessions.get(session.id) is not session:
+            if not self._has(session):
                 return  # released meanwhile
             changed = change(session.record)
-            await self._disk.run(write_record, session.folder, encode_record(changed))
-            session.apply(changed)
+            self._being_changed[session.id] = changed
+            try:
+                await self._disk.run(write_record, session.folder, encode_record(changed))
+            finally:
+                del self._being_changed[session.id]
+            if self._has(session):  # else the agent has stopped meanwhile, and the next one reads the record
+                session.apply(changed)
 
     async def release(self, session: Session, reason: str) -> None:
         """Forgets the session. Processes that are still attached keep what they hold and get no more."""
@@ -325,7 +362,7 @@ class Registry:
 
     async def _release(self, session: Session, reason: str) -> None:
         async with session.changing:
-            if self.sessions.get(session.id) is not session:
+            if not self._has(session):
                 return  # another release was first
             session.releasing = True
             try:
@@ -333,6 +370,8 @@ class Registry:
             except OSError as error:
                 session.releasing = False
                 raise storage_error(f"session {session.id} cannot be released", error) from None
+            if not self._has(session):
+                return  # the agent has stopped meanwhile, and the next one buries what is in the grave
             session.say_released()
             del self.sessions[session.id]
             self._unsettled.pop(session.id, None)
@@ -341,6 +380,10 @@ class Registry:
             self._let_go(session)
         self._audit.write("release", session_id=session.id, uid=session.record.owner_uid, reason=reason)
         await self._disk.run(self._bury_released, grave, folder, uses)
+
+    def _has(self, session: Session) -> bool:
+        """Whether the session's files are open here; while the disk is waited for, they may be let go."""
+        return self.sessions.get(session.id) is session
 
     def _rename_to_grave(self, session: Session) -> tuple[str, Path]:
         """A name that the next agent does not take for a session; and where the session's files are now."""
@@ -498,6 +541,13 @@ class Registry:
             self._let_go(session)
         self.sessions.clear()
         self.totals.close()
+
+
+def _whose(record: SessionRecord) -> str:
+    """What people know it by: the pod, where there is one."""
+    workload = record.workload
+    name = record.id or record.name or "a session that is being made"
+    return name if workload is None or not workload.pod else f"{workload.namespace}/{workload.pod}"
 
 
 def storage_error(what: str, error: OSError) -> AgentError:

@@ -16,7 +16,7 @@ from gpuslice.node.sessions import page
 from gpuslice.node.sessions.cells import Cell, Cells, make_cells
 from gpuslice.node.sessions.control_page import ControlPage, write_control
 from gpuslice.node.sessions.record import SessionRecord, encode_record, read_record, write_record
-from gpuslice.node.sessions.slot_table import NOBODY, AttachedFile, write_attached
+from gpuslice.node.sessions.slot_table import EMPTY_SLOT, AttachedFile, write_attached
 from gpuslice.system.files import synchronize
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Session:
         """Goes on with the cells that an earlier agent's processes have, or with new ones where they are lost.
 
         Returns the processes that ended since, and what they held. A process that has other cells than the control page
-        names is denied memory: it would be charged where nobody sums. What it holds counts as its overhead.
+        names is denied memory: it would be charged in cells that no sum includes. What it holds counts as its overhead.
         """
         if found is not None:
             self.cells.close()
@@ -186,7 +186,7 @@ class Session:
         self.cells.ensure(slot)
         self.cells.clear(slot)
         if self.attached.folded == (slot, identity):  # it had this slot before: what it does from now on counts again
-            self.attached.write_totals(NOBODY)
+            self.attached.write_totals(EMPTY_SLOT)
         self.attached.write_entry(slot, identity)
         self.control.values.slots_high = max(self.control.values.slots_high, slot + 1)
         process = self.processes[slot] = Process(self, slot, identity, pidfd, self.cells.inode)

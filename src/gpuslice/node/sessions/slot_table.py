@@ -37,7 +37,7 @@ _BYTES: Final = _ENTRIES + page.SLOTS * _ENTRY.size
 _MOST: Final = 2**63 - 1
 
 
-NOBODY: Final = page.NO_SLOT, ProcessIdentity(0, 0)
+EMPTY_SLOT: Final = page.NO_SLOT, ProcessIdentity(0, 0)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class AttachedFile:
 
 
 def write_attached(path: Path, gpu_count: int) -> None:
-    """Makes an `attached` file with nobody in it."""
+    """Makes an `attached` file without a process in it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, _ENTRIES)

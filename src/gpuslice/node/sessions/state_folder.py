@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
         return Path("/run/gpuslice")
     if runtime := environment.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "gpuslice"
-    return Path(f"/tmp/gpuslice-{os.geteuid()}")  # noqa: S108 - made 0700, and refused if somebody else's
+    return Path(f"/tmp/gpuslice-{os.geteuid()}")  # noqa: S108 - made 0700, and refused if another user's
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class StateFolder:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise AgentError(
                 "state_folder",
-                f"the state folder {self.folder} is not a folder of this user that nobody else can write",
+                f"the state folder {self.folder} is not a folder that this user owns and no other user can write",
                 remedy="give another with --state",
             )
 
@@ -136,12 +135,14 @@ class StateFolder:
         return lock
 
     def agent_token(self, environment: Mapping[str, str]) -> str:
-        """What whoever manages sessions must know: from the environment, else from a file that is made here."""
+        """What a client must know to manage sessions: from the environment, else from a file that is made here."""
         if given := environment.get(TOKEN_VARIABLE):
             self.token_file.unlink(missing_ok=True)
             return given
         if (found := self.read_token()) is not None:
             return found
+        import secrets  # not for every command that only reads it: it loads OpenSSL
+
         token = secrets.token_urlsafe(32)
         write_durably(self.token_file, f"{token}\n".encode())
         return token

@@ -90,6 +90,11 @@ class SlotsBackend:
             for mode, resource in settings.resources.items()
         ]
 
+    async def resources(self) -> set[str]:
+        """Those that have GPUs now."""
+        await self._observed.wait()
+        return {offer.resource.name for offer in self._offers if offer.gpus}
+
     # ---- as a backend ----
 
     def owns(self, claim: PreparedClaim) -> bool:

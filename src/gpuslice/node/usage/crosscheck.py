@@ -1,7 +1,7 @@
 """What processes really hold, by NVML, against what their slots say.
 
-The difference is the slot's overhead: contexts and modules, which nobody asks for by name. A process with memory on a
-GPU and no slot, and a session above its limit by NVML's count, are breaches.
+The difference is the slot's overhead: contexts and modules, which no program asks for by name. A process with memory on
+a GPU and no slot, and a session above its limit by NVML's count, are breaches.
 
 A process without a slot may be about to get one: it was started while the agent was away, or waits for the answer. So
 it is reported at once, and ended only if it is still without one when every honest process has asked again.
@@ -103,6 +103,8 @@ class CrossCheck:
         self._outside: dict[tuple[int, int, str], tuple[float, int]] = {}
         self._started = time.monotonic()
         self.machine: list[GpuInfo] = []
+        #: Of its GPUs, those that fell off the bus.
+        self.lost: list[GpuInfo] = []
         self.error = "NVML was not asked yet"
 
     async def first_look(self) -> None:
@@ -137,6 +139,7 @@ class CrossCheck:
                     self._wanted.clear()
                     next_inventory = started + _INVENTORY_SECONDS
                     self.machine = await in_thread(self._nvml.inventory, "nvml")
+                    self.lost = self._nvml.lost
                     if self.error:
                         self._log.info("NVML answers", gpus=len(self.machine))
                     self.error = ""
@@ -145,7 +148,7 @@ class CrossCheck:
             except NvmlUnavailableError as error:
                 if self.error != str(error):
                     self._log.warning("no NVML: nothing is cross-checked until it answers", reason=str(error))
-                self.error, self.machine = str(error), []
+                self.error, self.machine, self.lost = str(error), [], []
             finally:
                 if not self._wanted.is_set():
                     self._looked.set()
@@ -200,7 +203,7 @@ class CrossCheck:
         holders: dict[tuple[str, int], dict[ProcessIdentity, int]] = {}
         for usage in usages:
             if usage.size == 0:
-                continue  # takes nothing from anybody
+                continue  # takes nothing from any session
             process = self._attached(usage, began)
             if process is not None:
                 session, identity = process.session, process.identity

@@ -29,7 +29,7 @@ class GpuCollector(Collector):
         healthy = GaugeMetricFamily("gpuslice_gpu_healthy", "1 if the GPU is fit for work.", labels=labels)
         partitions = GaugeMetricFamily("gpuslice_gpu_partitions", "MIG partitions that the agent made.", labels=labels)
         foreign = GaugeMetricFamily(
-            "gpuslice_gpu_foreign_partitions", "MIG partitions that somebody else made.", labels=labels
+            "gpuslice_gpu_foreign_partitions", "MIG partitions that others made.", labels=labels
         )
         for state in self._states():
             values = state.gpu.uuid, short_name(state.gpu.product)

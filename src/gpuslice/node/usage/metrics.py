@@ -63,7 +63,7 @@ class _Snapshot:
 
 
 class AgentCollector(Collector):
-    """Reads the sessions when somebody asks.
+    """Reads the sessions at each scrape.
 
     The numbers are taken in the agent's loop, the text is made in the asker's thread: attach never waits for it.
     """
@@ -84,11 +84,12 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily(
             "gpuslice_sessions_active", "Sessions whose tenants may allocate.", value=snapshot.sessions_active
         )
+        used = sum(sample.use.held + sample.use.overhead for sample in samples)
+        text = "Bytes that all sessions use now: held by their processes, and overhead."
+        yield GaugeMetricFamily("gpuslice_used_bytes", text, value=used)
         # It rises and falls, so it is a gauge whatever its name says: the name is a promise.
         yield GaugeMetricFamily(
-            "gpuslice_used_bytes_total",
-            "Bytes that all sessions use now: held by their processes, and overhead.",
-            value=sum(sample.use.held + sample.use.overhead for sample in samples),
+            "gpuslice_used_bytes_total", "The same as gpuslice_used_bytes, by its first name.", value=used
         )
         for name, text, number in (
             ("gpuslice_alloc_events", "Allocations that were granted.", snapshot.allocations),

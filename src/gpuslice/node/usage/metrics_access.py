@@ -1,7 +1,7 @@
 """Who may read the agent's metrics: they name every namespace, pod and session of the node.
 
 In a cluster the API server decides, as it does for its own /metrics: it is asked whose the bearer token is
-(TokenReview) and whether that account may get /metrics (SubjectAccessReview). Without its answer nobody may.
+(TokenReview) and whether that account may get /metrics (SubjectAccessReview). Without its answer no account may.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ClusterReviewer:
         except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                self._log.warning("metrics are shown to nobody: the API server does not decide", reason=str(error))
+                self._log.warning("no account may read metrics: the API server does not decide", reason=str(error))
             return HTTPStatus.SERVICE_UNAVAILABLE
         self._complaint = ""
         self._keep(key, _Decision(answer, now + _KEEP_SECONDS))

@@ -1,0 +1,121 @@
+"""What gives a pod with a slice more of a GPU than that, or keeps it from starting: refused, unless its rule allows it.
+
+A pod is one tenant, so it does not matter which of its containers has the slice. Nothing here makes a boundary of the
+interposer; it keeps what is outside of the container's own processes (device files, the node's sockets, NVIDIA's
+runtime) from undoing it. What a program does in its own process, LD_PRELOAD and LD_LIBRARY_PATH included, is the
+agent's to see: /etc/ld.so.preload does not depend on the environment.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+from gpuslice.admission import held_claims
+from gpuslice.admission.granting import not_allowed
+from gpuslice.model.policies import Exemption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuslice.admission.patching import PodEdit
+    from gpuslice.dialects.pod_values import Reader
+    from gpuslice.model.pods import Container, PodSpec
+    from gpuslice.model.policies import Rule
+
+#: With these a container mounts, maps or opens what is the node's.
+_CAPABILITIES: Final = frozenset(("ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"))
+#: NVIDIA's runtime adds GPUs by volumes that are mounted there.
+_DEVICES_AS_MOUNTS: Final = "/var/run/nvidia-container-devices"
+#: What is in these, and every folder that they are in. In the first two, only names that begin so.
+_DEVICE_FILES: Final = ("/dev/nvidia", "/dev/dri")
+_FOLDERS: Final = (
+    "/proc",
+    "/sys",
+    "/run/gpuslice",
+    "/run/nvidia",
+    "/run/cdi",
+    "/etc/cdi",
+    "/run/containerd",
+    "/run/crio",
+    "/run/docker.sock",
+    "/var/lib/kubelet",
+)
+
+
+def check(reader: Reader, edit: PodEdit, rule: Rule) -> None:
+    """Raises NotAllowedError if the pod has something beside its slice that is not allowed."""
+    spec = reader.pod.spec
+    if spec is None:
+        return
+    for place in reader.places:
+        check_container(place.field, place.container, rule)
+    if spec.volumes or spec.host_pid or spec.node_name:
+        _check_pod(spec, edit, rule)
+
+
+def check_container(where: str, container: Container, rule: Rule) -> None:
+    """Raises NotAllowedError if the container, which stands at the field `where`, has what the rule does not allow."""
+    if (context := container.security_context) is not None:
+        if context.privileged:
+            _refuse(rule, Exemption.PRIVILEGED, f"{where}.securityContext.privileged", "has all GPUs of its node")
+        added = (context.capabilities.add if context.capabilities else None) or ()
+        for name in added:
+            if name.upper().removeprefix("CAP_") in _CAPABILITIES:
+                field = f"{where}.securityContext.capabilities.add"
+                _refuse(rule, Exemption.CAPABILITIES, field, f"{name[:64]!r} opens the node's devices and files")
+    for variable in container.visible_devices:
+        field = f"{where}.env[{variable}]"
+        _refuse(rule, Exemption.VISIBLE_DEVICES, field, "makes NVIDIA's runtime add GPUs; the slice needs none")
+    for mount in container.volume_mounts or ():
+        if _is_in(_plain(mount.mount_path), _plain(_DEVICES_AS_MOUNTS)):
+            field = f"{where}.volumeMounts[{mount.mount_path[:64]}]"
+            _refuse(rule, Exemption.VISIBLE_DEVICES, field, "makes NVIDIA's runtime add GPUs; the slice needs none")
+
+
+def _check_pod(spec: PodSpec, edit: PodEdit, rule: Rule) -> None:
+    if spec.host_pid:
+        _refuse(rule, Exemption.HOST_PID, "spec.hostPID", "shows the processes of other pods, and their files")
+    for field, path in _host_paths(spec):
+        if reaches_gpus(path):
+            reason = f"{path[:64]!r} has devices of the node, or what gives them out"
+            _refuse(rule, Exemption.HOST_PATH, field, reason)
+    if spec.node_name and held_claims.claims_of_pod(edit):
+        _refuse(
+            rule,
+            Exemption.NODE_NAME,
+            "spec.nodeName",
+            "passes the scheduler by, which allocates the pod's claim, so that it would never start; write a "
+            "nodeSelector of kubernetes.io/hostname",
+        )
+
+
+def _host_paths(spec: PodSpec) -> Iterator[tuple[str, str]]:
+    for index, volume in enumerate(spec.volumes or ()):
+        if volume.host_path is not None:
+            yield f"spec.volumes[{index}].hostPath.path", volume.host_path.path
+
+
+def reaches_gpus(path: str) -> bool:
+    """Whether a folder or file of the node has, is or is part of what GPUs are reached by."""
+    plain = _plain(path)
+    if any(_is_in(folder, plain) or _is_in(plain, folder) for folder in _FOLDERS):
+        return True
+    return plain.startswith(_DEVICE_FILES) or any(_is_in(file, plain) for file in _DEVICE_FILES)
+
+
+def _plain(path: str) -> str:
+    """Without repeated slashes, dots and the usual link."""
+    plain = posixpath.normpath(f"/{path}").replace("//", "/")
+    return plain.removeprefix("/var") if plain.startswith("/var/run") else plain
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return folder in ("/", path) or path.startswith(f"{folder}/")
+
+
+def _refuse(rule: Rule, what: Exemption, field: str, reason: str) -> None:
+    if what not in rule.allow:
+        raise not_allowed(
+            field, rule, f"{reason}; leave it out of a pod with a slice, or have a policy allow it (allow: [{what}])"
+        )
