@@ -22,7 +22,7 @@ import msgspec
 from bench import servers
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
-from gpuslice.kube import api
+from gpuslice.kube.client import api
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import NODES, Metadata
 from gpuslice.model import devices
@@ -39,7 +39,7 @@ from tools.kube.__main__ import build as build_programs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.node.gpus.policies import GpuPolicies
     from gpuslice_cluster.components import Component
 

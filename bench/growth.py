@@ -33,8 +33,8 @@ from bench import servers
 from bench.admission import hami, policy_documents
 from bench.figures import Figure, publish
 from bench.reviews import CASTSLICE, review_body
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.resources import NAMESPACES
 from gpuslice.policies.stored_policies import SLICE_POLICIES
 from gpuslice_cluster import control_plane

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.figures import Figure, publish
 from gpuslice.controller.reconcilers.pods_with_claims import PodWithClaims, needed_templates
-from gpuslice.kube.api import Api
-from gpuslice.kube.credentials import Credentials
+from gpuslice.kube.client.api import Api
+from gpuslice.kube.client.credentials import Credentials
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS
 

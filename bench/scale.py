@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from bench.fleet import Fleet
     from bench.servers import Server
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 _NAMESPACE: Final = "research"
 #: Pods of a cluster are pods of workloads: so many different ones.

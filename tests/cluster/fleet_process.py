@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gpuslice.kube import api
+from gpuslice.kube.client import api
 from gpuslice.kube.events import Recorder
 from gpuslice.node.dra.publishing import GpuPublication, Publisher
 from gpuslice.node.gpus.gpu_watcher import GpuStates, GpuWatcher

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpuslice.admission.claim_templates import template_for
+from gpuslice.admission.claims.claim_templates import template_for
 from gpuslice.installing import parts
 from gpuslice.installing.options import Options
-from gpuslice.kube import api
+from gpuslice.kube.client import api
 from gpuslice.node.dra.publishing import Publisher
 from gpuslice.node.dra.resource_slices import build
 from gpuslice.node.gpus.policies import GpuPolicies

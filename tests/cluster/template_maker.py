@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.events import Recorder
 from gpuslice.kube.informers import Informers
 from tests.cluster.kube.support import hosted

@@ -34,7 +34,7 @@ from tests.webhook.support import CASTSLICE, NO_GPU, Client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 Object = dict[str, Any]

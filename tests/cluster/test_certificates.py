@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.kube import api as calls
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import api as calls
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS

@@ -16,7 +16,7 @@ import pytest
 from gpuslice.admission.registration import mutating_policy
 from gpuslice.installing import controller, parts, webhook
 from gpuslice.installing.options import Options
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
 from gpuslice_cluster.clusters import ClusterError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 Object = dict[str, Any]

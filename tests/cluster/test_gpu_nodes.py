@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuslice.kube import api
+from gpuslice.kube.client import api
 from gpuslice.model.gpus import PRESETS
 from gpuslice.model.mig import MigPlacement
 from gpuslice.model.slices import Slice

@@ -15,7 +15,7 @@ from gpuslice.admission import patching
 from gpuslice.admission.context import Context
 from gpuslice.admission.registration import mutating_policy
 from gpuslice.admission.review import review
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import PODS
 from tests.cluster.castslice_corpus import pods

@@ -23,7 +23,7 @@ from tests.cluster.kube.support import hosted
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.pki.authority_state import Lifetimes
 
 Object = dict[str, Any]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission import claim_templates, pod_annotations
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.claims import claim_templates
 from gpuslice.admission.decision import Outcome
 from gpuslice.admission.registration import claim_policy
 from gpuslice.model.devices import GPU_CLASSES

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from gpuslice.kube import listing, transport
+from gpuslice.kube import listing
+from gpuslice.kube.client import transport
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.reconciler import Manager
 from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES
-from gpuslice.system.health import Health
+from gpuslice.system.supervised.health import Health
 from tests.cluster.kube.conftest import quiet_api, quiet_cluster  # noqa: F401 - fixtures
 from tests.cluster.kube.support import CONFIG_MAPS, ConfigMap, all_of, config_map, install_policies, running
 from tests.cluster.kube.test_controller import _command, _get
@@ -25,7 +26,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 if TYPE_CHECKING:
     import pytest
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 _MIB = 1024**2

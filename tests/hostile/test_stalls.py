@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuslice.node.sessions import page
-from gpuslice.system.threads import InspectionThread, InspectionTimeoutError
+from gpuslice.system.supervised.threads import InspectionThread, InspectionTimeoutError
 from tests.interposer.conftest import build
 from tests.native.inside import python_path
 from tests.node.conftest import agent, as_root, folder, new_agent, tenant

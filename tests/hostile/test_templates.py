@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from gpuslice.admission.claim_templates import template_for
+from gpuslice.admission.claims.claim_templates import template_for
 from gpuslice.controller.reconcilers import claim_templates
 from gpuslice.controller.reconcilers.claim_templates import Failure
 from gpuslice.kube.errors import ApiError
@@ -42,8 +42,8 @@ from tests.waiting import eventually, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.admission.claim_templates import Template
-    from gpuslice.kube.api import Api
+    from gpuslice.admission.claims.claim_templates import Template
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3

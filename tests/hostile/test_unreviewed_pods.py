@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 Object = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuslice.model.durations import format_seconds, parse_seconds
+from gpuslice.model.values.durations import format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.model.kubernetes_quantities import format_bytes, parse_quantity, parse_whole
+from gpuslice.model.values.kubernetes_quantities import format_bytes, parse_quantity, parse_whole
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.model.quantities import (
+from gpuslice.model.values.quantities import (
     MAX_BYTES,
     format_bytes,
     parse_bytes,

@@ -10,8 +10,8 @@ import yaml
 from prometheus_client import generate_latest
 
 from gpuslice.controller.manager import Controller, Settings
-from gpuslice.kube.api import Api
-from gpuslice.kube.credentials import Credentials
+from gpuslice.kube.client.api import Api
+from gpuslice.kube.client.credentials import Credentials
 
 if TYPE_CHECKING:
     from tests.webhook.support import ServerThread

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gpuslice.admission.claim_templates import templates_in
+from gpuslice.admission.claims.claim_templates import templates_in
 from gpuslice.admission.context import Context, UnknownError, UnknownNamespaceError
 from gpuslice.admission.webhook import endpoints
 from gpuslice.admission.webhook.endpoints import LARGE_REVIEW

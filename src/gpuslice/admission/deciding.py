@@ -6,22 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import (
-    asked_resources,
-    claim_templates,
-    exemptions,
-    held_claims,
-    limits,
-    misspelt_names,
-    pod_annotations,
-    slips,
-)
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.advice import misspelt_names, slips
 from gpuslice.admission.backends import dra, extended, gpu_manager
+from gpuslice.admission.claims import claim_templates
 from gpuslice.admission.decision import NO_DIALECT, NO_GPU, Decision, Denial, Outcome
 from gpuslice.admission.granting import Grant, NotAllowedError, check_together, grant
-from gpuslice.admission.named_gpus import HeldNames
-from gpuslice.admission.other_claims import OtherClaims
 from gpuslice.admission.patching import PodEdit
+from gpuslice.admission.quota_charges import asked_resources
+from gpuslice.admission.restrictions import exemptions, held_claims, limits
+from gpuslice.admission.restrictions.named_gpus import HeldNames
+from gpuslice.admission.restrictions.other_claims import OtherClaims
 from gpuslice.admission.schedulers import NamedScheduler
 from gpuslice.dialects import fields, registry
 from gpuslice.dialects.pod_values import Reader
@@ -32,7 +27,7 @@ from gpuslice.model.requests import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuslice.admission.claim_templates import Template
+    from gpuslice.admission.claims.claim_templates import Template
     from gpuslice.admission.context import Context
     from gpuslice.dialects.recognizing import Reading
     from gpuslice.model.pods import Container, Pod

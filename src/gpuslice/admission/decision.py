@@ -10,7 +10,7 @@ import msgspec
 from gpuslice.model.policies import NO_RULE, Rule
 
 if TYPE_CHECKING:
-    from gpuslice.admission.claim_templates import Template
+    from gpuslice.admission.claims.claim_templates import Template
     from gpuslice.admission.granting import Grant
     from gpuslice.admission.patching import Operation
     from gpuslice.dialects.recognizing import Reading

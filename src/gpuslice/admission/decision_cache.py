@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from gpuslice.admission import pod_annotations
-from gpuslice.admission.other_claims import claims_of_others
+from gpuslice.admission.restrictions.other_claims import claims_of_others
 from gpuslice.dialects import registry
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from gpuslice.admission import memory_range
+from gpuslice.admission.restrictions import memory_range
 from gpuslice.dialects import registry
-from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model import gpus, slices
 from gpuslice.model.devices import MAX_DEVICES_PER_CLAIM
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.policies import Backend
 from gpuslice.model.slices import Slice
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

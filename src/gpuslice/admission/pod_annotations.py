@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.dialects import registry
-from gpuslice.model import written_names
 from gpuslice.model.devices import CLAIM_PREFIX
+from gpuslice.model.values import written_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 
 from msgspec import Meta, Struct
 
-from gpuslice.model import durations, quantities
+from gpuslice.model.values import durations, quantities
 
 if TYPE_CHECKING:
     from collections.abc import Callable

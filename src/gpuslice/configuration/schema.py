@@ -32,8 +32,9 @@ from gpuslice.configuration.forms import (
     Url,
     about,
 )
-from gpuslice.model import devices, durations, quantities
+from gpuslice.model import devices
 from gpuslice.model.gpu_policies import MigMode, Mode, Placement, TaintEffect
+from gpuslice.model.values import durations, quantities
 
 API_VERSION: Final = "config.gpuslice.io/v1alpha1"
 KIND: Final = "Configuration"

@@ -16,7 +16,7 @@ from gpuslice.http.streams import PlainStream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.system.health import Answer, Health
+    from gpuslice.system.supervised.health import Answer, Health
 
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _MOST_CONNECTIONS: Final = 32

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import charging
-from gpuslice.admission.charging import ChargedMetadata, ChargedPod, ChargedSpec, Terms
 from gpuslice.admission.cluster import gpu_sizes
 from gpuslice.admission.cluster.gpu_sizes import Gpus, PublishedSlice
 from gpuslice.admission.context import KNOWN_GPU_SIZES
+from gpuslice.admission.quota_charges import charging
+from gpuslice.admission.quota_charges.charging import ChargedMetadata, ChargedPod, ChargedSpec, Terms
 from gpuslice.kube.resources import NODES, PODS, RESOURCE_SLICES, Metadata, ObjectMetadata
 from gpuslice.kube.store import by_namespace
 from gpuslice.model import devices

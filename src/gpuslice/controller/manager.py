@@ -26,14 +26,14 @@ from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.kube.reconciler import Manager
 from gpuslice.model.settings import DEFAULT_SETTINGS
 from gpuslice.policies.crd_watch import PolicyDefinition
-from gpuslice.system.health import Health
-from gpuslice.system.supervision import Restart, SupervisionMetrics, Supervisor
+from gpuslice.system.supervised.health import Health
+from gpuslice.system.supervised.supervision import Restart, SupervisionMetrics, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.reconciler import Reconciler
 
 COMPONENT: Final = "gpuslice.io/controller"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import common_fields, known
 from gpuslice.dialects.dialect import Dialect, WholeGpus
-from gpuslice.model import devices, written_names
+from gpuslice.model import devices
+from gpuslice.model.values import written_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

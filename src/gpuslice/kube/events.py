@@ -19,7 +19,7 @@ from gpuslice.kube.resources import EVENTS
 from gpuslice.system import timestamps
 
 if TYPE_CHECKING:
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 _LONGEST_NOTE: Final = 1000  # bytes; the API server's limit is 1 KiB
 _MOST_KINDS: Final = 1024

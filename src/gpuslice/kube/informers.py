@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.resources import Metadata, Resource
 
 ObjectT = TypeVar("ObjectT", bound=HasMetadata)

@@ -20,12 +20,12 @@ import structlog
 from gpuslice.kube.errors import ApiError, LeadershipLostError, UnreachableError
 from gpuslice.kube.resources import LEASES, Metadata
 from gpuslice.system import timestamps
-from gpuslice.system.tasks import cancel_and_wait
+from gpuslice.system.supervised.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 _RELEASED_SECONDS: Final = 1
 

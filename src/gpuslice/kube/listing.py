@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import AnswerTooLongError, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 _PAGE: Final = 500
 #: Of a page with several objects. Reading one takes twice this, beside the other lists of the process; the webhook may

@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 from gpuslice.kube.informers import Informer, InformerCollector, Informers
 from gpuslice.kube.work_queue import WorkQueue, WorkQueueMetrics
-from gpuslice.system.supervision import END_PROCESS, Restart, SupervisionMetrics, Supervisor
+from gpuslice.system.supervised.supervision import END_PROCESS, Restart, SupervisionMetrics, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gpuslice.kube.store import Key
-    from gpuslice.system.health import Health
+    from gpuslice.system.supervised.health import Health
 
 K = TypeVar("K", bound="Hashable")
 

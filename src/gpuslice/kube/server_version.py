@@ -11,7 +11,7 @@ from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, UnreachableError
 
 if TYPE_CHECKING:
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 #: The oldest that we test on. Before it, device plugins could not name CDI devices.
 OLDEST: Final = (1, 31)

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import ObjectMetadata
-from gpuslice.system.backoff import Backoff
+from gpuslice.system.supervised.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer
     from gpuslice.kube.resources import Metadata, Resource
     from gpuslice.kube.store import Key

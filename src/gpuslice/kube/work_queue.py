@@ -19,9 +19,9 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice.system.backoff import delay
-from gpuslice.system.health import describe
-from gpuslice.system.tasks import cancelled_from_within
+from gpuslice.system.supervised.backoff import delay
+from gpuslice.system.supervised.health import describe
+from gpuslice.system.supervised.tasks import cancelled_from_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from gpuslice.model.quantities import format_bytes
+from gpuslice.model.values.quantities import format_bytes
 
 #: A session's id is in a path, in a 64-byte field with a zero at its end, and in the arguments of commands.
 MAX_ID: Final = 63

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.model import gpus, kubernetes_quantities
+from gpuslice.model import gpus
 from gpuslice.model.choices import GpuChoice  # noqa: TC001 - msgspec reads the types of fields
 from gpuslice.model.devices import MEMORY_STEP, MIG_RESOURCE_PREFIX
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,9 +36,9 @@ from gpuslice.node.sessions.attribution import Attribution, Surroundings
 from gpuslice.node.sessions.registry import Registry
 from gpuslice.node.sessions.session import HEARTBEAT_SECONDS
 from gpuslice.node.usage.crosscheck import INTERVAL_SECONDS, CrossCheck
-from gpuslice.system.health import Health
-from gpuslice.system.supervision import Restart, SupervisionMetrics, Supervisor
-from gpuslice.system.threads import InspectionThread
+from gpuslice.system.supervised.health import Health
+from gpuslice.system.supervised.supervision import Restart, SupervisionMetrics, Supervisor
+from gpuslice.system.supervised.threads import InspectionThread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.kube import api, server_version
+from gpuslice.kube import server_version
+from gpuslice.kube.client import api
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.events import Recorder
 from gpuslice.model import devices
@@ -38,9 +39,9 @@ from gpuslice.node.kubelet.rival_plugins import RivalPlugins
 from gpuslice.node.slots.backend import ExtendedSettings, SlotsBackend
 from gpuslice.node.usage.metrics_access import ClusterReviewer, MetricsAccess
 from gpuslice.system import sockets
-from gpuslice.system.backoff import Backoff
-from gpuslice.system.supervision import END_PROCESS, Restart
-from gpuslice.system.threads import in_thread
+from gpuslice.system.supervised.backoff import Backoff
+from gpuslice.system.supervised.supervision import END_PROCESS, Restart
+from gpuslice.system.supervised.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.state_folder import StateFolder
-    from gpuslice.system.supervision import Supervisor
+    from gpuslice.system.supervised.supervision import Supervisor
 
 _COMPONENT: Final = "agent"
 

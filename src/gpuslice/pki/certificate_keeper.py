@@ -27,7 +27,7 @@ from gpuslice.pki.trust import Trust
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer, Informers
 
 SECRETS: Final = Resource("", "v1", "secrets")

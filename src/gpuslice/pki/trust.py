@@ -16,7 +16,7 @@ from gpuslice.kube.resources import Metadata, Resource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer, Informers
 
 MUTATING: Final = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")

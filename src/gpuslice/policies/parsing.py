@@ -9,12 +9,12 @@ import msgspec
 
 from gpuslice.dialects import registry, resource_names
 from gpuslice.dialects.forms import GpuModelName
-from gpuslice.model import kubernetes_quantities
 from gpuslice.model.devices import SHARED_RESOURCE, WHOLE_RESOURCE
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.pods import Toleration
 from gpuslice.model.policies import Backend, Defaults, Match, Maximum, Rule
 from gpuslice.model.selectors import LabelSelector, Operator, Requirement
+from gpuslice.model.values import kubernetes_quantities
 from gpuslice.policies.expressions import ExpressionError, compiled
 from gpuslice.policies.rule_set import PolicySet
 from gpuslice.policies.schema import API_VERSION, KIND, DefaultsSpec, MatchSpec, MaximumSpec, SlicePolicy

@@ -8,8 +8,8 @@ import msgspec
 
 from gpuslice.dialects import registry
 from gpuslice.kube.resources import Metadata  # noqa: TC001 - msgspec reads the types
-from gpuslice.model import kubernetes_quantities
 from gpuslice.model.pods import Quantity  # noqa: TC001 - msgspec reads the types
+from gpuslice.model.values import kubernetes_quantities
 from gpuslice.quotas.schema import CORES, DEVICES, MEMORY, Count, GpuQuotaStatus, Scope, TallySpec
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.model import kubernetes_quantities
 from gpuslice.model.errors import GpusliceError
+from gpuslice.model.values import kubernetes_quantities
 from gpuslice.quotas.schema import (
     MEMORY,
     RESOURCE_QUOTA_KIND,

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gpuslice.model.errors import GpusliceError
 from gpuslice.model.gpus import GpuModel, model_named
 from gpuslice.model.mig import MediaExtension, MigPlacement, MigProfile
-from gpuslice.model.quantities import parse_bytes, parse_nanoseconds
+from gpuslice.model.values.quantities import parse_bytes, parse_nanoseconds
 from gpuslice.simulator.layout import MAX_GPUS, MAX_PLACEMENTS, MAX_PROFILES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.cluster.sharing import run_process
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 
 @pytest.fixture(scope="module")

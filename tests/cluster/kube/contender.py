@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.system import logs
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.reconciler import Manager
 from gpuslice.kube.resources import Metadata, Resource
-from gpuslice.system.health import Health
+from gpuslice.system.supervised.health import Health
 from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
+from gpuslice.kube.client.tokens import TokenFile
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.resources import PODS, ObjectMetadata, Resource
-from gpuslice.kube.tokens import TokenFile
 from tests.cluster.kube.support import CONFIG_MAPS, Told, config_map, reach, running
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 

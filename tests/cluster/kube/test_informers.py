@@ -32,7 +32,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     import pytest
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 

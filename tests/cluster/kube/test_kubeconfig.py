@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuslice.kube import credentials
+from gpuslice.kube.client import credentials
 from gpuslice.kube.errors import CredentialsError
 from gpuslice_cluster.binaries import program
 

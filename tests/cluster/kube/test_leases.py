@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 _BRISK = Terms(duration=3, deadline=2.0, interval=0.2)

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from gpuslice.installing import parts
 from gpuslice.installing.options import AGENT, NAMESPACE, Options
-from gpuslice.kube import credentials
-from gpuslice.kube.api import Api
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.api import Api
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import RESOURCE_SLICES
 from gpuslice.node.dra import support

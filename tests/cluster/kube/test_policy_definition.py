@@ -12,7 +12,7 @@ from gpuslice.policies.stored_policies import SLICE_POLICIES
 from tests.cluster.kube.support import ROOT, policy
 
 if TYPE_CHECKING:
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 

@@ -12,14 +12,14 @@ from gpuslice.kube.errors import ApiError
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.leases import LeaderElection, Terms
 from gpuslice.kube.reconciler import Manager, Reconciler, Trigger
-from gpuslice.system.health import Health
+from gpuslice.system.supervised.health import Health
 from tests.cluster.kube.support import CONFIG_MAPS, ConfigMap, Told, config_map, restart_api_server, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 

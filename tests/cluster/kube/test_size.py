@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 _MANY = 1000

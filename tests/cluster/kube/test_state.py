@@ -23,7 +23,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.resources import Resource
     from gpuslice_cluster.clusters import Cluster
 

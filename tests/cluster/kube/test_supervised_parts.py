@@ -35,7 +35,7 @@ from gpuslice.model.settings import Settings as ClusterSettings
 from gpuslice.pki import planning_process
 from gpuslice.pki.trust import MUTATING, VALIDATING
 from gpuslice.policies.stored_policies import SLICE_POLICIES
-from gpuslice.system.supervision import PartFailedError
+from gpuslice.system.supervised.supervision import PartFailedError
 from tests.cluster.kube.support import install_policies, policy
 from tests.waiting import until
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 #: Nothing in the code under test raises that on purpose.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from gpuslice.admission.claim_templates import template_for, write_recipes
+from gpuslice.admission.claims.claim_templates import template_for, write_recipes
 from gpuslice.controller.reconcilers import claim_templates
 from gpuslice.controller.reconcilers.claim_templates import ClaimTemplates, Failure
 from gpuslice.kube.errors import ApiError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gpuslice.admission.claim_templates import Template
-    from gpuslice.kube.api import Api
+    from gpuslice.admission.claims.claim_templates import Template
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 _GIB = 1024**3

@@ -14,7 +14,7 @@ from gpuslice.kube.informers import Informer
 from gpuslice.kube.listing import pages
 from gpuslice.kube.resources import NAMESPACES, Metadata, ObjectMetadata, Resource
 from gpuslice.kube.watching import ListWatch
-from gpuslice.system.backoff import Backoff
+from gpuslice.system.supervised.backoff import Backoff
 from tests.cluster.kube.support import (
     CONFIG_MAPS,
     Cable,
@@ -33,7 +33,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice_cluster.clusters import Cluster
 
 V = TypeVar("V")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission import claim_amounts, claim_recipes
-from gpuslice.admission.claim_templates import template_for, templates_in, write_recipes
+from gpuslice.admission.claims import claim_amounts, claim_recipes
+from gpuslice.admission.claims.claim_templates import template_for, templates_in, write_recipes
 from gpuslice.model import choices, slices
 from gpuslice.model.choices import GpuChoice
 from gpuslice.model.slices import Slice
 
 if TYPE_CHECKING:
-    from gpuslice.admission.claim_templates import Template
+    from gpuslice.admission.claims.claim_templates import Template
 
 _GIB = 1024**3
 _SIZES = (24 * _GIB, 40 * _GIB, 80 * _GIB)

@@ -8,8 +8,8 @@ import pytest
 
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
-from gpuslice.admission.exemptions import reaches_gpus
 from gpuslice.admission.pod_annotations import NAMES
+from gpuslice.admission.restrictions.exemptions import reaches_gpus
 from gpuslice.admission.review import Reviewed, examine
 from gpuslice.model.policies import Exemption
 from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, response_of, review_of, under

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission.claim_templates import template_for
+from gpuslice.admission.claims.claim_templates import template_for
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.dialects import registry
 from gpuslice.dialects.registry import CLASS_RESOURCES
-from gpuslice.model.kubernetes_quantities import parse_whole
 from gpuslice.model.slices import Slice
+from gpuslice.model.values.kubernetes_quantities import parse_whole
 from gpuslice.policies.parsing import parse_policy
 from gpuslice.policies.rule_set import PolicySet
 from tests.unit.admission.making import Object, admit, admitted, container, denied, patched, pod, policy, under

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuslice.admission.charging import is_charged
+from gpuslice.admission.quota_charges.charging import is_charged
 from gpuslice.admission.registration import match_conditions
 from gpuslice.dialects import registry
 from gpuslice.model.pods import Pod

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission import claim_amounts
+from gpuslice.admission.claims import claim_amounts
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.dialects import registry
-from gpuslice.model.kubernetes_quantities import parse_whole
 from gpuslice.model.settings import Settings
+from gpuslice.model.values.kubernetes_quantities import parse_whole
 from tests.unit.admission.making import Object, admit, admitted, container, denied, patched, pod, under
 
 GIB = 1024**3

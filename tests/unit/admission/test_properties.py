@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.admission.claim_templates import templates_in
+from gpuslice.admission.claims.claim_templates import templates_in
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.admission.review import ReviewError, examine, review

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuslice.admission import claim_recipes
-from gpuslice.admission.claim_templates import template_for, write_recipes
+from gpuslice.admission.claims import claim_recipes
+from gpuslice.admission.claims.claim_templates import template_for, write_recipes
 from gpuslice.controller.reconcilers.pods_with_claims import NeededTemplates, PodWithClaims, needed_templates
 from gpuslice.model.slices import Slice
 

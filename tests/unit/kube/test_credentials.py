@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from gpuslice.kube import credentials
+from gpuslice.kube.client import credentials
+from gpuslice.kube.client.tokens import TokenFile, TokenProgram
 from gpuslice.kube.errors import ApiError, CredentialsError, UnreachableError
 from gpuslice.kube.resources import LEASES, PODS
-from gpuslice.kube.tokens import TokenFile, TokenProgram
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gpuslice.kube.api import Api
-from gpuslice.kube.credentials import Credentials
+from gpuslice.kube.client.api import Api
+from gpuslice.kube.client.credentials import Credentials
 from gpuslice.kube.events import Recorder
 from tests import fake_time
 

@@ -10,13 +10,13 @@ import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily
 
-from gpuslice.kube.api import Api
-from gpuslice.kube.credentials import Credentials
+from gpuslice.kube.client.api import Api
+from gpuslice.kube.client.credentials import Credentials
 from gpuslice.kube.informers import Informers
 from gpuslice.kube.reconciler import STUCK_SECONDS, Manager, Reconciler, Trigger
 from gpuslice.kube.resources import NODES, ObjectMetadata
-from gpuslice.system.health import Answer, Health
-from gpuslice.system.supervision import PartFailedError
+from gpuslice.system.supervised.health import Answer, Health
+from gpuslice.system.supervised.supervision import PartFailedError
 from tests import fake_time
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.kube import transport as module
-from gpuslice.kube.api import _lines
-from gpuslice.kube.transport import Transport, TransportError
+from gpuslice.kube.client import transport as module
+from gpuslice.kube.client.api import _lines
+from gpuslice.kube.client.transport import Transport, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

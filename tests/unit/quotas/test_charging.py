@@ -8,10 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuslice.admission import asked_resources
-from gpuslice.admission.asked_proof import UnprovenError, check_proven
-from gpuslice.admission.charging import ChargedPod, Terms, UnsizedError, charge, check_sized, is_charged, prune
 from gpuslice.admission.context import Context
+from gpuslice.admission.quota_charges import asked_resources
+from gpuslice.admission.quota_charges.asked_proof import UnprovenError, check_proven
+from gpuslice.admission.quota_charges.charging import (
+    ChargedPod,
+    Terms,
+    UnsizedError,
+    charge,
+    check_sized,
+    is_charged,
+    prune,
+)
 from gpuslice.model.settings import DEFAULT_SETTINGS
 from gpuslice.quotas.stored_quotas import StoredResourceQuota, of_resource_quota
 from tests.unit.admission.making import admitted, container, pod, under

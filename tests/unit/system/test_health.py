@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuslice.system.health import Answer, Health, ask_loop, describe
+from gpuslice.system.supervised.health import Answer, Health, ask_loop, describe
 from tests import fake_time
 
 _OK = Answer(well=True, text="ok")

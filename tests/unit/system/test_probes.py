@@ -11,8 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
-from gpuslice.system.health import Health
-from gpuslice.system.probes import with_probes
+from gpuslice.system.supervised.health import Health
+from gpuslice.system.supervised.probes import with_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from gpuslice.system.health import Answer, Health
-from gpuslice.system.supervision import END_PROCESS, PartFailedError, Restart, SupervisionMetrics, Supervisor
+from gpuslice.system.supervised.health import Answer, Health
+from gpuslice.system.supervised.supervision import END_PROCESS, PartFailedError, Restart, SupervisionMetrics, Supervisor
 from tests import fake_time
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import claim_recipes
-from gpuslice.admission.claim_templates import Template, template_for
+from gpuslice.admission.claims import claim_recipes
+from gpuslice.admission.claims.claim_templates import Template, template_for
 from gpuslice.admission.granting import NotAllowedError
 from gpuslice.admission.pod_annotations import PREFIX
 

@@ -18,7 +18,7 @@ from gpuslice.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.model.pods import PodClaim
 
 #: How long an answer holds. A review that had to ask is examined again at once, and what is not there now may be made

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuslice.kube.resources import Metadata  # noqa: TC001 - msgspec reads the types
-from gpuslice.model import devices, kubernetes_quantities
+from gpuslice.model import devices
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,7 +22,7 @@ from gpuslice.quotas.stored_quotas import StoredTally
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.quotas.schema import TallySpec
     from gpuslice.quotas.tally import Charge
 

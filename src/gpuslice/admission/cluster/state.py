@@ -20,8 +20,8 @@ from gpuslice.admission.cluster.cluster_gpus import ClusterGpus
 from gpuslice.admission.cluster.gpu_sizes import Gpus, PublishedSlice
 from gpuslice.admission.cluster.quota_reservations import QuotaReservations
 from gpuslice.admission.context import Context, UnknownClaimsError, UnknownNamespaceError
-from gpuslice.kube import api as calls
 from gpuslice.kube import server_version
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.resources import NAMESPACES, NODES, RESOURCE_SLICES, ObjectMetadata
 from gpuslice.model import devices
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from gpuslice.admission.cluster.quota_reservations import Wanted
     from gpuslice.admission.context import UnknownError
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.server_version import ServerVersion
     from gpuslice.kube.store import Key

@@ -13,11 +13,12 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuslice.admission import asked_resources, pod_annotations
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.quota_charges import asked_resources
 from gpuslice.dialects import common_fields, forms, registry
 from gpuslice.dialects.cel import all_of, any_of, matches, quote
 from gpuslice.dialects.dialect import PodField, Resource, WholeGpus
-from gpuslice.model import written_names
+from gpuslice.model.values import written_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuslice.admission import asked_resources, pod_annotations
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.quota_charges import asked_resources
 from gpuslice.admission.registration.webhook_configurations import LABELS, PODS, excluding
 from gpuslice.dialects import common_fields, registry
 from gpuslice.dialects.cel import list_of, quote

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.webhook.validation import Verdict
     from gpuslice.http.connection import Handler
     from gpuslice.http.requests import BadRequestError, Request
-    from gpuslice.system.health import Answer, Health
+    from gpuslice.system.supervised.health import Answer, Health
 
 _T = TypeVar("_T")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuslice.admission import asked_resources, charging
-from gpuslice.admission.asked_proof import UnprovenError, check_proven
-from gpuslice.admission.charging import ChargedPod, Terms, UnsizedError
 from gpuslice.admission.cluster.quota_reservations import Wanted
 from gpuslice.admission.context import UnknownError
+from gpuslice.admission.quota_charges import asked_resources, charging
+from gpuslice.admission.quota_charges.asked_proof import UnprovenError, check_proven
+from gpuslice.admission.quota_charges.charging import ChargedPod, Terms, UnsizedError
 from gpuslice.admission.review import UnreadableError, read_request
 from gpuslice.admission.webhook import validation
 from gpuslice.admission.webhook.metrics import Refusal

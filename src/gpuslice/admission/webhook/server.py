@@ -17,7 +17,7 @@ from gpuslice.http.connection import Connection, Limits, Site
 from gpuslice.http.connection_pool import UNPROVEN_PART, ConnectionPool
 from gpuslice.http.drop_report import DropReport
 from gpuslice.http.streams import PlainStream, TlsStream
-from gpuslice.system.health import Health
+from gpuslice.system.supervised.health import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -167,7 +167,7 @@ def _print_table(objects: Iterable[Admitted]) -> None:
 def _replay(effective: Effective, namespace: str, given: Context, output: str | None, *, explain: bool) -> int:
     from gpuslice.cli.replay import printing
     from gpuslice.cli.replay.replaying import replay
-    from gpuslice.kube.api import connect
+    from gpuslice.kube.client.api import connect
 
     cluster = effective.configuration.cluster
     excluded = effective.configuration.webhook.registration.excluded_namespaces

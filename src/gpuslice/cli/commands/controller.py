@@ -51,7 +51,7 @@ def command(effective: Effective, identity: str | None) -> None:
     """
     from gpuslice.controller.manager import Controller, Settings
     from gpuslice.kube import server_version
-    from gpuslice.kube.api import connect
+    from gpuslice.kube.client.api import connect
 
     configuration = effective.configuration
     logging.configure(configuration.logging)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.webhook.server import Options
     from gpuslice.configuration.effective import Effective
     from gpuslice.http.serving_certificate import ServingCertificate
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informers
     from gpuslice.model.settings import Settings
     from gpuslice.pki.certificate_keeper import CertificateKeeper
@@ -124,7 +124,7 @@ class _Callers:
     def load(self, process: _Process) -> None:
         """Puts the authority in force, if one is meant, and follows its changes."""
         from gpuslice.http.certificate_files import ClientAuthorityFile
-        from gpuslice.system.supervision import Restart
+        from gpuslice.system.supervised.supervision import Restart
 
         if self.authority is None:
             return
@@ -160,8 +160,8 @@ class _Process:
     def __init__(self) -> None:
         from gpuslice.admission.webhook.metrics import Metrics
         from gpuslice.http.serving_certificate import ServingCertificate
-        from gpuslice.system.health import Health
-        from gpuslice.system.supervision import SupervisionMetrics, Supervisor
+        from gpuslice.system.supervised.health import Health
+        from gpuslice.system.supervised.supervision import SupervisionMetrics, Supervisor
 
         self.identity: Final = ServingCertificate()
         self.metrics: Final = Metrics()
@@ -172,7 +172,7 @@ class _Process:
     def load_files(self, certificate: Path, key: Path) -> None:
         """Serves with a certificate from files, and follows their changes."""
         from gpuslice.http.certificate_files import CertificateFiles
-        from gpuslice.system.supervision import Restart
+        from gpuslice.system.supervised.supervision import Restart
 
         files = CertificateFiles(certificate, key, self.identity)
         files.load()
@@ -220,11 +220,11 @@ async def _serve_cluster(
     home: str | None = None,
 ) -> None:
     from gpuslice.admission.cluster.state import ClusterState
-    from gpuslice.kube import credentials
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client import credentials
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informers
     from gpuslice.kube.reconciler import Manager
-    from gpuslice.system.supervision import Restart
+    from gpuslice.system.supervised.supervision import Restart
 
     process = _Process()
     async with Api(credentials.load(kubeconfig, os.environ), "webhook") as api:

@@ -11,8 +11,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from gpuslice.model import durations, quantities, sessions
+from gpuslice.model import sessions
 from gpuslice.model.errors import GpusliceError
+from gpuslice.model.values import durations, quantities
 
 _T = TypeVar("_T")
 

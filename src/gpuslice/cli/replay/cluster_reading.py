@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from gpuslice.admission.context import Context
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.resources import Resource
     from gpuslice.quotas.schema import Count
 

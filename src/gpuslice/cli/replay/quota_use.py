@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuslice.admission import charging
-from gpuslice.admission.charging import ChargedPod, UnsizedError
+from gpuslice.admission.quota_charges import charging
+from gpuslice.admission.quota_charges.charging import ChargedPod, UnsizedError
 from gpuslice.admission.webhook.quota_reviews import terms_of
 from gpuslice.quotas import tally
 from gpuslice.quotas.schema import TallySpec

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from gpuslice.cli.manifests.admitted import Admitted
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 
 @dataclass(frozen=True, slots=True)

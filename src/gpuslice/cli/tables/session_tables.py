@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.cli import output
-from gpuslice.model.durations import format_seconds
-from gpuslice.model.quantities import format_bytes
+from gpuslice.model.values.durations import format_seconds
+from gpuslice.model.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuslice.cli import output
-from gpuslice.model.quantities import format_bytes
+from gpuslice.model.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

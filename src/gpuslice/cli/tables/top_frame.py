@@ -12,8 +12,8 @@ from rich.text import Text
 
 from gpuslice.cli import output
 from gpuslice.cli.tables.session_tables import age, short_model, short_uuid, time_left
-from gpuslice.model.durations import format_seconds
-from gpuslice.model.quantities import format_bytes
+from gpuslice.model.values.durations import format_seconds
+from gpuslice.model.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Makes the claim templates that stored pods need, and removes those that no pod needs any more.
 
-Admission names a pod's templates in its spec, and puts on it what they are made of (`admission.claim_recipes`). What it
+Admission names a pod's templates in its spec, and puts on it what they are made of (`admission.claims.claim_recipes`). What it
 says counts for nothing unless the template that comes out of it has the very name that is in the spec, which admission
 has seen and which cannot change since. In excluded namespaces admission sees no pod, so nothing is made there.
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gpuslice.admission import claim_templates
+from gpuslice.admission.claims import claim_templates
 from gpuslice.admission.pod_annotations import RECIPES, SLICED
 from gpuslice.controller.reconcilers import template_contents
 from gpuslice.controller.reconcilers.pods_with_claims import NeededTemplates, PodWithClaims, needed_templates
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from gpuslice.admission.claim_templates import Template
-    from gpuslice.kube.api import Api
+    from gpuslice.admission.claims.claim_templates import Template
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer, Informers
     from gpuslice.kube.store import Key
 

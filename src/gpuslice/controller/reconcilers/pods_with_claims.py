@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpuslice.admission import claim_recipes, claim_templates
+from gpuslice.admission.claims import claim_recipes, claim_templates
 from gpuslice.admission.pod_annotations import PREFIX, RECIPES
 from gpuslice.kube.resources import Metadata
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gpuslice.controller.followed_policies import FollowedPolicy
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer
     from gpuslice.kube.store import Key
     from gpuslice.policies.stored_policies import ParsedPolicy

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from gpuslice.controller.followed_quotas import FollowedGpuQuota, FollowedQuotas
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.store import Key
     from gpuslice.quotas.schema import Count
 

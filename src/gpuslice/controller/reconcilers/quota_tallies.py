@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import structlog
 from prometheus_client.core import GaugeMetricFamily
 
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.errors import ApiError
 from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import PODS, ObjectMetadata
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from gpuslice.admission.charging import Terms
+    from gpuslice.admission.quota_charges.charging import Terms
     from gpuslice.controller.followed_quotas import FollowedQuotas, FollowedTally
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer
 
 #: The API server gives up a request to create after 34 seconds, and a webhook's answer is a part of that.

@@ -25,14 +25,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from gpuslice.admission.registration import webhook_configurations
 from gpuslice.admission.registration.fail_closed_namespaces import RefusingNamespaces, refusing_namespaces
 from gpuslice.admission.registration.webhook_configurations import NAME, Service, Webhooks
-from gpuslice.kube import api as calls
+from gpuslice.kube.client import api as calls
 from gpuslice.kube.errors import ApiError, UnreachableError
 from gpuslice.kube.events import Recorder, Regarding
 from gpuslice.kube.reconciler import Reconciler, Trigger
 from gpuslice.kube.resources import NAMESPACES, SERVICES, Metadata, ObjectMetadata, Resource
 from gpuslice.model.errors import GpusliceError
 from gpuslice.pki.trust import MUTATING, VALIDATING
-from gpuslice.system.backoff import Backoff
+from gpuslice.system.supervised.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from gpuslice.controller.followed_policies import FollowedPolicy
     from gpuslice.controller.followed_quotas import FollowedTally
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.kube.informers import Informer, Informers
     from gpuslice.policies.stored_policies import ParsedPolicy
 

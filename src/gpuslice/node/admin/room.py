@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.model.quantities import format_bytes
+from gpuslice.model.values.quantities import format_bytes
 from gpuslice.node.errors import AgentError
 
 if TYPE_CHECKING:

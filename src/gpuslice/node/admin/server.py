@@ -22,7 +22,7 @@ from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions.record import SessionRecord
 from gpuslice.node.sessions.registry import boottime, storage_error
 from gpuslice.system import processes, sockets
-from gpuslice.system.threads import InspectionTimeoutError
+from gpuslice.system.supervised.threads import InspectionTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpuslice.node.usage.crosscheck import CrossCheck
     from gpuslice.system.processes import ProcessIdentity
     from gpuslice.system.sockets import Peer
-    from gpuslice.system.threads import InspectionThread
+    from gpuslice.system.supervised.threads import InspectionThread
 
 _PATIENCE_SECONDS: Final = 5.0
 _MAX_SECONDS: Final = 100 * 365 * 86400.0

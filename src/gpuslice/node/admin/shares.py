@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.model import quantities
 from gpuslice.model.sessions import check_limit
+from gpuslice.model.values import quantities
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.record import GpuRecord

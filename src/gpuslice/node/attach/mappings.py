@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.system import processes
-from gpuslice.system.threads import InspectionTimeoutError
+from gpuslice.system.supervised.threads import InspectionTimeoutError
 
 if TYPE_CHECKING:
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process
     from gpuslice.system.processes import ProcessIdentity
-    from gpuslice.system.threads import InspectionThread
+    from gpuslice.system.supervised.threads import InspectionThread
 
     _Key = tuple[int, str]  # a process in a session
     _Layout = tuple[bytes, ...]

@@ -12,7 +12,7 @@ from gpuslice.node.claims.resource_claims import Claim, ClaimGoneError, ClaimRef
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 _APPLY: Final = "application/apply-patch+yaml"

@@ -32,7 +32,7 @@ from gpuslice.node.errors import AgentError
 from gpuslice.node.gpus.nvml import NvmlUnavailableError
 from gpuslice.node.sessions import page
 from gpuslice.node.sessions.registry import storage_error
-from gpuslice.system.tasks import run_to_completion
+from gpuslice.system.supervised.tasks import run_to_completion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from gpuslice.model import devices, kubernetes_quantities
+from gpuslice.model import devices
+from gpuslice.model.values import kubernetes_quantities
 from gpuslice.node.errors import AgentError
 
 if TYPE_CHECKING:

@@ -16,19 +16,19 @@ from gpuslice.node.dra import plugin
 from gpuslice.node.dra.device_health import DraHealth
 from gpuslice.node.dra.publishing import GpuPublication, Publisher
 from gpuslice.node.dra.registration import Registration
-from gpuslice.system.supervision import Restart
+from gpuslice.system.supervised.supervision import Restart
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import structlog
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.node.claims.checkpoint import PreparedClaim
     from gpuslice.node.claims.preparing import ClaimPreparer
     from gpuslice.node.gpus.gpu_watcher import GpuWatcher
     from gpuslice.node.gpus.policies import GpuPolicies
-    from gpuslice.system.supervision import Supervisor
+    from gpuslice.system.supervised.supervision import Supervisor
 
 _COMPARE_SECONDS: Final = 300.0
 

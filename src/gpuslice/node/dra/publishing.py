@@ -20,13 +20,13 @@ from gpuslice.kube.resources import NODES, RESOURCE_SLICES, Metadata, ObjectMeta
 from gpuslice.model.devices import DRIVER, pool_name
 from gpuslice.node.dra import resource_slices
 from gpuslice.node.dra.resource_slices import SliceContent, slice_name
-from gpuslice.system.backoff import Backoff
-from gpuslice.system.threads import in_thread
+from gpuslice.system.supervised.backoff import Backoff
+from gpuslice.system.supervised.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
     from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.gpus.policies import GpuPolicies
 

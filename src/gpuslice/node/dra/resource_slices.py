@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.model import devices
 from gpuslice.model.gpus import short_name
-from gpuslice.model.kubernetes_quantities import format_bytes
+from gpuslice.model.values.kubernetes_quantities import format_bytes
 from gpuslice.node.gpus import counters, published_devices
 from gpuslice.node.gpus.policies import GpuPolicies, MigMode, Mode, Placement
 

@@ -16,7 +16,7 @@ from gpuslice.kube.resources import RESOURCE_SLICES
 from gpuslice.model.devices import CAPACITY_MEMORY, DRIVER
 
 if TYPE_CHECKING:
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 #: Of an address that the server does not know.
 _NOT_SERVED = 404

@@ -14,7 +14,7 @@ from gpuslice.node.gpus.gpu_state import GpuState
 from gpuslice.node.gpus.health import Illness, XidEvents
 from gpuslice.node.gpus.nvml import NvmlUnavailableError
 from gpuslice.node.gpus.policies import Placement
-from gpuslice.system.threads import in_thread
+from gpuslice.system.supervised.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from gpuslice.kube.api import Api
-    from gpuslice.system.health import Part
+    from gpuslice.kube.client.api import Api
+    from gpuslice.system.supervised.health import Part
 
 _LOOK_SECONDS: Final = 60.0
 #: All of NVIDIA's names for GPUs and partitions, as those of its device plugin.

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.system import processes
 from gpuslice.system.pod_cgroups import KubeletRoot, PodPlace
 from gpuslice.system.processes import ProcessIdentity
-from gpuslice.system.threads import InspectionTimeoutError
+from gpuslice.system.supervised.threads import InspectionTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Session
-    from gpuslice.system.threads import InspectionThread
+    from gpuslice.system.supervised.threads import InspectionThread
 
 _LOOK_AGAIN_SECONDS: Final = 2.0  # at processes that belong to no session: one may be made around them
 _BUDGET_SECONDS: Final = 0.1  # of a round

@@ -28,7 +28,7 @@ from gpuslice.node.sessions.session import Process, Session, replace_control, wr
 from gpuslice.system import processes
 from gpuslice.system.files import synchronize
 from gpuslice.system.hang_ups import HangUps
-from gpuslice.system.tasks import run_to_completion
+from gpuslice.system.supervised.tasks import run_to_completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -16,7 +16,7 @@ from gpuslice.node.slots import pod_resources
 from gpuslice.node.slots.plugin import DevicePlugin
 from gpuslice.node.slots.slot_choice import SlotResource
 from gpuslice.node.slots.slot_sessions import SlotAllocations
-from gpuslice.system.supervision import Restart
+from gpuslice.system.supervised.supervision import Restart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuslice.node.gpus.gpu_state import GpuState
     from gpuslice.node.gpus.gpu_watcher import GpuWatcher
     from gpuslice.node.gpus.hardware import Gpu
-    from gpuslice.system.supervision import Supervisor
+    from gpuslice.system.supervised.supervision import Supervisor
 
 _LOOK_SECONDS: Final = 10.0
 #: After an allocation: the kubelet lists the container by then.

@@ -28,7 +28,7 @@ from gpuslice.node.gpus.nvml import GpuInfo, Nvml, NvmlUnavailableError, Usage
 from gpuslice.node.sessions.attribution import may_end
 from gpuslice.node.sessions.registry import boottime
 from gpuslice.system import processes
-from gpuslice.system.threads import InspectionTimeoutError, in_thread
+from gpuslice.system.supervised.threads import InspectionTimeoutError, in_thread
 
 if TYPE_CHECKING:
     import structlog
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process, Session
     from gpuslice.system.processes import ProcessIdentity
-    from gpuslice.system.threads import InspectionThread
+    from gpuslice.system.supervised.threads import InspectionThread
 
     _Place = tuple[tuple[int, str], int]  # a process in a session, and a GPU of that session
 

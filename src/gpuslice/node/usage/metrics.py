@@ -20,7 +20,7 @@ from gpuslice.model.gpus import short_name
 from gpuslice.node.errors import AgentError
 from gpuslice.node.sessions.record import WorkloadRecord
 from gpuslice.node.usage.metrics_access import PATH
-from gpuslice.system.probes import with_probes
+from gpuslice.system.supervised.probes import with_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import GpuUse
     from gpuslice.node.usage.metrics_access import Reviewer
-    from gpuslice.system.health import Health
+    from gpuslice.system.supervised.health import Health
 
 _PATIENCE_SECONDS: Final = 5.0
 _MOST_CONNECTIONS: Final = 32

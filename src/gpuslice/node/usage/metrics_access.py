@@ -22,7 +22,7 @@ from gpuslice.kube.resources import Resource
 if TYPE_CHECKING:
     import structlog
 
-    from gpuslice.kube.api import Api
+    from gpuslice.kube.client.api import Api
 
 PATH: Final = "/metrics"
 _TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")

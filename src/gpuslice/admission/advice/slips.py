@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import misspelt_names
+from gpuslice.admission.advice import misspelt_names
 from gpuslice.admission.granting import NotAllowedError
 from gpuslice.dialects import choices, common_fields, fields, registry
 from gpuslice.dialects.known import native

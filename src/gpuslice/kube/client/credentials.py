@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gpuslice.kube.client.tokens import NoToken, TokenFile
 from gpuslice.kube.errors import CredentialsError
-from gpuslice.kube.tokens import NoToken, TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuslice.kube.tokens import TokenSource
+    from gpuslice.kube.client.tokens import TokenSource
 
 REMEDY: Final = "give a file with --kubeconfig or $KUBECONFIG, or run in a pod that has a service account"
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -35,7 +35,7 @@ class Credentials:
 def load(path: Path | None, environment: Mapping[str, str]) -> Credentials:
     """In this order: the file that is given, the files in $KUBECONFIG, the pod's service account, ~/.kube/config."""
     # A pod has its service account, and no use for what reads files.
-    from gpuslice.kube import kubeconfig
+    from gpuslice.kube.client import kubeconfig
 
     # An empty place in the list is none, and a file that is named twice is one: so kubectl has it.
     named = dict.fromkeys(Path(each) for each in environment.get("KUBECONFIG", "").split(":") if each)

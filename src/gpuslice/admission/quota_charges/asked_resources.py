@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.model import kubernetes_quantities, written_names
+from gpuslice.model.values import kubernetes_quantities, written_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

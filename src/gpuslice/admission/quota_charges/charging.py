@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuslice.admission import asked_resources, claim_amounts
+from gpuslice.admission.claims import claim_amounts
+from gpuslice.admission.quota_charges import asked_resources
 from gpuslice.dialects import fields, registry
 from gpuslice.dialects.pod_values import Reader, Said
 from gpuslice.model import slices

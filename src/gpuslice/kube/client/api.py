@@ -11,16 +11,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from gpuslice.kube import credentials, transport
+from gpuslice.kube.client import credentials, transport
+from gpuslice.kube.client.transport import Transport, TransportError
 from gpuslice.kube.decoding import decoder
 from gpuslice.kube.errors import AnswerTooLongError, ApiError, CredentialsError, UnreachableError
-from gpuslice.kube.transport import Transport, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from gpuslice.kube.credentials import Credentials
+    from gpuslice.kube.client.credentials import Credentials
     from gpuslice.kube.resources import Resource
 
 T = TypeVar("T")

@@ -21,16 +21,16 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from gpuslice.model.errors import GpusliceError
-from gpuslice.system.backoff import Backoff
-from gpuslice.system.health import describe
-from gpuslice.system.tasks import cancel_and_wait, cancelled_from_within
+from gpuslice.system.supervised.backoff import Backoff
+from gpuslice.system.supervised.health import describe
+from gpuslice.system.supervised.tasks import cancel_and_wait, cancelled_from_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from prometheus_client import CollectorRegistry
 
-    from gpuslice.system.health import Health, Part
+    from gpuslice.system.supervised.health import Health, Part
 
 
 class PartFailedError(GpusliceError):

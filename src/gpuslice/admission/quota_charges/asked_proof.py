@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuslice.admission import asked_resources, patching, pod_annotations
+from gpuslice.admission import patching, pod_annotations
+from gpuslice.admission.quota_charges import asked_resources
 from gpuslice.admission.review import decide_document, read_pod
 from gpuslice.model.errors import GpusliceError
 from gpuslice.quotas.stored_quotas import may_be_rewritten
@@ -20,8 +21,8 @@ from gpuslice.quotas.stored_quotas import may_be_rewritten
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuslice.admission.asked_resources import Asked
     from gpuslice.admission.context import Context
+    from gpuslice.admission.quota_charges.asked_resources import Asked
     from gpuslice.model.pods import Pod
     from gpuslice.policies.subject import User
 

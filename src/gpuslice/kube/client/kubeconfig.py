@@ -21,15 +21,15 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from gpuslice.kube.credentials import REMEDY, Credentials
+from gpuslice.kube.client.credentials import REMEDY, Credentials
+from gpuslice.kube.client.tokens import FixedToken, NoToken, TokenFile, TokenProgram
 from gpuslice.kube.errors import CredentialsError
-from gpuslice.kube.tokens import FixedToken, NoToken, TokenFile, TokenProgram
 from gpuslice.system.memory_files import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gpuslice.kube.tokens import TokenSource
+    from gpuslice.kube.client.tokens import TokenSource
 
 _EXEC_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.admission import held_claims
-from gpuslice.admission.claim_amounts import Amounts
+from gpuslice.admission.claims.claim_amounts import Amounts
 from gpuslice.admission.granting import check_slots, not_allowed
+from gpuslice.admission.restrictions import held_claims
 from gpuslice.dialects import fields
 from gpuslice.dialects.registry import CLASS_RESOURCES
-from gpuslice.model import gpus, kubernetes_quantities
+from gpuslice.model import gpus
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuslice.admission.context import Context
-    from gpuslice.admission.named_gpus import HeldNames, NamedGpus
-    from gpuslice.admission.other_claims import OtherClaims
     from gpuslice.admission.patching import PodEdit
+    from gpuslice.admission.restrictions.named_gpus import HeldNames, NamedGpus
+    from gpuslice.admission.restrictions.other_claims import OtherClaims
     from gpuslice.model.pods import Place
     from gpuslice.model.policies import Rule
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.admission import held_claims
 from gpuslice.admission.granting import not_allowed
+from gpuslice.admission.restrictions import held_claims
 from gpuslice.model.policies import Exemption
 
 if TYPE_CHECKING:

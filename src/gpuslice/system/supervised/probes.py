@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuslice.system.health import ANSWER_SECONDS, ask_loop
+from gpuslice.system.supervised.health import ANSWER_SECONDS, ask_loop
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from gpuslice.system.health import Health
+    from gpuslice.system.supervised.health import Health
 
 
 def with_probes(

@@ -13,17 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuslice.admission import claim_amounts, claim_templates, pod_annotations
+from gpuslice.admission import pod_annotations
+from gpuslice.admission.claims import claim_amounts, claim_templates
 from gpuslice.admission.granting import not_allowed
 from gpuslice.admission.pod_annotations import PREFIX
-from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model import gpus, slices
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuslice.admission.claim_amounts import Amounts
-    from gpuslice.admission.other_claims import OtherClaims
+    from gpuslice.admission.claims.claim_amounts import Amounts
     from gpuslice.admission.patching import PodEdit
+    from gpuslice.admission.restrictions.other_claims import OtherClaims
     from gpuslice.model.pods import Place, PodClaim
     from gpuslice.model.policies import Rule
 

@@ -12,7 +12,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuslice.admission.claim_amounts import Amounts
+from gpuslice.admission.claims.claim_amounts import Amounts
 from gpuslice.dialects import fields, registry
 from gpuslice.model import slices
 from gpuslice.model.devices import MIG_RESOURCE_PREFIX

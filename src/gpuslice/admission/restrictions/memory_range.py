@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import registry
-from gpuslice.model import gpus, kubernetes_quantities, slices
+from gpuslice.model import gpus, slices
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

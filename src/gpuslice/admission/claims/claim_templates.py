@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuslice.admission import claim_amounts, claim_recipes
-from gpuslice.model import devices, kubernetes_quantities, slices
+from gpuslice.admission.claims import claim_amounts, claim_recipes
+from gpuslice.model import devices, slices
+from gpuslice.model.values import kubernetes_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""What a pod counts for in its namespace's quotas."""

@@ -1,0 +1,1 @@
+"""How amounts, times and names are written: text to number and back."""

@@ -1,0 +1,1 @@
+"""The parts of a process: started, supervised, stopped, and their health."""
