@@ -1,8 +1,8 @@
 """Makes the claim templates that stored pods need, and removes those that no pod needs any more.
 
-Admission names a pod's templates in its spec, and puts on it what they are made of (`admission.claims.claim_recipes`). What it
-says counts for nothing unless the template that comes out of it has the very name that is in the spec, which admission
-has seen and which cannot change since. In excluded namespaces admission sees no pod, so nothing is made there.
+Admission names a pod's templates in its spec, and puts on it what they are made of (`admission.claims.claim_recipes`).
+What it says counts for nothing unless the template that comes out of it has the very name that is in the spec, which
+admission has seen and which cannot change since. In excluded namespaces admission sees no pod, so nothing is made.
 
 A template comes after its pod, and Kubernetes makes the pod's claims when it comes. So nothing is lost when one is
 removed while a pod is on its way: the pod's arrival makes it again. Templates stay for a while after their last pod
