@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from gpuslice.admission import pod_annotations
+from gpuslice.admission.restrictions import device_annotations
 from gpuslice.admission.restrictions.other_claims import claims_of_others
 from gpuslice.dialects import registry
 
@@ -75,6 +76,8 @@ def cache_key(pod: Pod, rule: Rule, settings: Settings) -> CacheKey | None:
     """
     if pod.spec is not None and claims_of_others(pod.spec):
         return None  # what these give is in the cluster, and can change
+    if device_annotations.names(pod):
+        return None  # rare, and by any of countless names
     annotations, labels = pod.annotations, pod.labels
     annotations_read, labels_read = _names_read(settings)
     said = _said(annotations, annotations_read), _said(labels, labels_read)

@@ -9,7 +9,6 @@ import pytest
 from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.admission.pod_annotations import NAMES
-from gpuslice.admission.restrictions.exemptions import reaches_gpus
 from gpuslice.admission.review import Reviewed, examine
 from gpuslice.model.policies import Exemption
 from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, response_of, review_of, under
@@ -24,6 +23,12 @@ def having(limits: Object | None = None, spec: Object | None = None, **more: Any
 
 def host_path(path: str) -> Object:
     return having(spec={"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "hostPath": {"path": path}}]})
+
+
+def annotated(name: str) -> Object:
+    asked = having()
+    asked["metadata"]["annotations"] = {"note": "none", name: "nvidia.com/gpu=all"}
+    return asked
 
 
 VALUES: list[Object] = [{"value": "all"}, {"value": "void"}, {"value": "GPU-1"}, {"valueFrom": {"fieldRef": {}}}, {}]
@@ -45,6 +50,15 @@ CASES = [
         Exemption.VISIBLE_DEVICES,
         having(volumeMounts=[{"name": "a", "mountPath": "/run//nvidia-container-devices/all"}]),
         "containers[1].volumeMounts[/run//nvidia-container-devices/all]",
+    ),
+    *(
+        (Exemption.VISIBLE_DEVICES, annotated(name), f"metadata.annotations[{name}]")
+        for name in (
+            "cdi.k8s.io/mine",
+            "io.kubernetes.cri-o.Devices",
+            "devices.nri.io/container.main",
+            "cdi.nri.io/pod",
+        )
     ),
     (Exemption.HOST_PID, having(spec={"hostPID": True}), "spec.hostPID"),
     (Exemption.HOST_PATH, host_path("/dev/nvidia0"), "spec.volumes[1].hostPath.path: '/dev/nvidia0'"),
@@ -101,45 +115,6 @@ def test_what_honest_pods_have_is_allowed() -> None:
     assert admit(asked).decision.outcome is Outcome.REWRITTEN
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "//",
-        "/dev",
-        "/dev/",
-        "/dev/./nvidia0",
-        "/dev/nvidiactl",
-        "/dev/nvidia-caps/nvidia-cap1",
-        "/dev/dri/renderD128",
-        "/run",
-        "/var/run",
-        "/var",
-        "/var/lib/kubelet/device-plugins",
-        "/var/lib",
-        "/var/run/cdi",
-        "/run/gpuslice/agent",
-        "/run/nvidia/driver",
-        "/proc",
-        "/sys/bus/pci",
-        "/mnt/../dev",
-        "/etc/cdi",
-        "/etc",
-        "dev",
-    ],
-)
-def test_folders_of_the_node_with_devices(path: str) -> None:
-    assert reaches_gpus(path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/data", "/dev/infiniband", "/dev/shm", "/mnt/dev/nvidia0", "/home", "/etc/localtime", "/var/log", "/runs"],  # noqa: S108 - nothing is written
-)
-def test_folders_of_the_node_without_devices(path: str) -> None:
-    assert not reaches_gpus(path)
-
-
 def test_a_variable_is_found_however_it_is_written() -> None:
     env = [{"name": f"SETTING_{number}", "value": 'a "text"'} for number in range(50)]
     asked = review_of(having(env=[*env, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
@@ -155,6 +130,15 @@ def test_pods_that_differ_in_other_variables_are_alike() -> None:
         asked = having(env=[{"name": f"SETTING_{number}", "value": "NVIDIA_VISIBLE_DEVICES \\ of no meaning"}])
         assert admit(asked, context).decision.outcome is Outcome.REWRITTEN
     assert len(context.answers) == 1
+
+
+@pytest.mark.parametrize("others", [0, 1000])
+def test_an_annotation_for_devices_is_found_beside_any_number_and_after_a_pod_without(others: int) -> None:
+    context, asked = Context(), having()
+    asked["metadata"]["annotations"] = {f"example.com/{number}": "x" for number in range(others)}
+    assert admit(asked, context).decision.outcome is Outcome.REWRITTEN
+    asked["metadata"]["annotations"]["cdi.k8s.io/late"] = "nvidia.com/gpu=all"
+    assert "metadata.annotations[cdi.k8s.io/late]" in denied(asked, context)
 
 
 @pytest.mark.parametrize("left_out", [["gpuslice.io/dialect"], [*NAMES]])

@@ -8,11 +8,10 @@ agent's to see: /etc/ld.so.preload does not depend on the environment.
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.admission.granting import not_allowed
-from gpuslice.admission.restrictions import held_claims
+from gpuslice.admission.restrictions import device_annotations, held_claims, host_paths
 from gpuslice.model.policies import Exemption
 
 if TYPE_CHECKING:
@@ -23,24 +22,10 @@ if TYPE_CHECKING:
     from gpuslice.model.pods import Container, PodSpec
     from gpuslice.model.policies import Rule
 
-#: With these a container mounts, maps or opens what is the node's.
-_CAPABILITIES: Final = frozenset(("ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"))
+#: With these a container mounts, maps or opens what is the node's, or runs code in its kernel.
+_CAPABILITIES: Final = frozenset(("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"))
 #: NVIDIA's runtime adds GPUs by volumes that are mounted there.
-_DEVICES_AS_MOUNTS: Final = "/var/run/nvidia-container-devices"
-#: What is in these, and every folder that they are in. In the first two, only names that begin so.
-_DEVICE_FILES: Final = ("/dev/nvidia", "/dev/dri")
-_FOLDERS: Final = (
-    "/proc",
-    "/sys",
-    "/run/gpuslice",
-    "/run/nvidia",
-    "/run/cdi",
-    "/etc/cdi",
-    "/run/containerd",
-    "/run/crio",
-    "/run/docker.sock",
-    "/var/lib/kubelet",
-)
+_DEVICES_AS_MOUNTS: Final = host_paths.normal_form("/var/run/nvidia-container-devices")
 
 
 def check(reader: Reader, edit: PodEdit, rule: Rule) -> None:
@@ -50,6 +35,9 @@ def check(reader: Reader, edit: PodEdit, rule: Rule) -> None:
         return
     for place in reader.places:
         check_container(place.field, place.container, rule)
+    for name in device_annotations.names(reader.pod):
+        field = f"metadata.annotations[{name[:64]}]"
+        _refuse(rule, Exemption.VISIBLE_DEVICES, field, "makes container runtimes add devices; the slice needs none")
     if spec.volumes or spec.host_pid or spec.node_name:
         _check_pod(spec, edit, rule)
 
@@ -68,7 +56,7 @@ def check_container(where: str, container: Container, rule: Rule) -> None:
         field = f"{where}.env[{variable}]"
         _refuse(rule, Exemption.VISIBLE_DEVICES, field, "makes NVIDIA's runtime add GPUs; the slice needs none")
     for mount in container.volume_mounts or ():
-        if _is_in(_plain(mount.mount_path), _plain(_DEVICES_AS_MOUNTS)):
+        if host_paths.is_in(host_paths.normal_form(mount.mount_path), _DEVICES_AS_MOUNTS):
             field = f"{where}.volumeMounts[{mount.mount_path[:64]}]"
             _refuse(rule, Exemption.VISIBLE_DEVICES, field, "makes NVIDIA's runtime add GPUs; the slice needs none")
 
@@ -77,7 +65,7 @@ def _check_pod(spec: PodSpec, edit: PodEdit, rule: Rule) -> None:
     if spec.host_pid:
         _refuse(rule, Exemption.HOST_PID, "spec.hostPID", "shows the processes of other pods, and their files")
     for field, path in _host_paths(spec):
-        if reaches_gpus(path):
+        if host_paths.reaches_node(path):
             reason = f"{path[:64]!r} has devices of the node, or what gives them out"
             _refuse(rule, Exemption.HOST_PATH, field, reason)
     if spec.node_name and held_claims.claims_of_pod(edit):
@@ -94,24 +82,6 @@ def _host_paths(spec: PodSpec) -> Iterator[tuple[str, str]]:
     for index, volume in enumerate(spec.volumes or ()):
         if volume.host_path is not None:
             yield f"spec.volumes[{index}].hostPath.path", volume.host_path.path
-
-
-def reaches_gpus(path: str) -> bool:
-    """Whether a folder or file of the node has, is or is part of what GPUs are reached by."""
-    plain = _plain(path)
-    if any(_is_in(folder, plain) or _is_in(plain, folder) for folder in _FOLDERS):
-        return True
-    return plain.startswith(_DEVICE_FILES) or any(_is_in(file, plain) for file in _DEVICE_FILES)
-
-
-def _plain(path: str) -> str:
-    """Without repeated slashes, dots and the usual link."""
-    plain = posixpath.normpath(f"/{path}").replace("//", "/")
-    return plain.removeprefix("/var") if plain.startswith("/var/run") else plain
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return folder in ("/", path) or path.startswith(f"{folder}/")
 
 
 def _refuse(rule: Rule, what: Exemption, field: str, reason: str) -> None:
