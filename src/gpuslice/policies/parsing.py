@@ -142,14 +142,29 @@ def _match(spec: MatchSpec, where: _Where) -> Match:
 
 
 def _selector(spec: Selector | None, where: _Where, field: str) -> LabelSelector:
-    if spec is None:
-        return LabelSelector()
+    try:
+        return LabelSelector() if spec is None else label_selector(spec)
+    except SelectorError as error:
+        raise where.error(f"{field}.{error.field}", error.complaint) from None
+
+
+class SelectorError(ValueError):
+    """Raised for a selector that selects nothing by mistake. Names the field, from the selector on."""
+
+    def __init__(self, field: str, complaint: str) -> None:
+        super().__init__(f"{field}: {complaint}")
+        self.field = field
+        self.complaint = complaint
+
+
+def label_selector(spec: Selector) -> LabelSelector:
+    """Raises SelectorError for one that makes no sense."""
     requirements = [Requirement(key, Operator.IN, frozenset((value,))) for key, value in spec.match_labels.items()]
     for index, wanted in enumerate(spec.match_expressions):
         needs_values = wanted.operator in (Operator.IN, Operator.NOT_IN)
         if needs_values != bool(wanted.values):
-            raise where.error(
-                f"{field}.matchExpressions[{index}].values",
+            raise SelectorError(
+                f"matchExpressions[{index}].values",
                 f"{wanted.operator} needs {'at least one value' if needs_values else 'no values'}",
             )
         requirements.append(Requirement(wanted.key, wanted.operator, frozenset(wanted.values)))

@@ -1,0 +1,1 @@
+"""GPU time: what is charged to whom, kept in a ledger, and held to budgets."""
