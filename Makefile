@@ -94,6 +94,17 @@ cluster: setup kube ## Bring up a real Kubernetes with simulated GPUs and gpusli
 	$(call say,Bringing up the cluster)
 	@$(BIN)/gpuslice cluster up
 
+.PHONY: image
+image: setup ## Make the container image, as an archive in dist/, with its bill of materials
+	@tools/debian-packages cluster
+	$(call say,Making the image)
+	@$(BIN)/python -m tools.image archive
+
+.PHONY: packages
+packages: setup ## Make wheel and source distribution, in dist/
+	$(call say,Making the packages)
+	@$(BIN)/python -m tools.packages
+
 .PHONY: sanitizers
 sanitizers: $(addprefix sanitizer-,$(SANITIZERS)) ## Build the native libraries with sanitizers, for tests
 

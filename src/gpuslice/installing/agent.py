@@ -97,7 +97,7 @@ def _pod(options: Options) -> Object:
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         **(probes if port is not None else {}),
         # It talks to the driver, watches processes of all containers and hands out devices.
-        "securityContext": {"privileged": True},
+        "securityContext": {"privileged": True, "runAsUser": 0},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
         "volumeMounts": [*(_mount(name, path) for name, path in folders.items()), *configuration.mounts()],
     }

@@ -10,12 +10,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from gpuslice_cluster.binaries import program
 from gpuslice_cluster.containerd import PAUSE_IMAGE
 from gpuslice_cluster.images import archive, gpuslice_image, root_filesystems
-from gpuslice_cluster.images.root_filesystems import ImageError
+from gpuslice_cluster.images.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,8 @@ class Image:
     entrypoint: tuple[str, ...] = ()
     #: What runs if the pod does not say.
     command: tuple[str, ...] = ()
+    #: Who runs it if the pod does not say; root without one.
+    user: str = ""
 
 
 def _pause(folder: Path) -> Tree:
@@ -56,17 +58,19 @@ def _cuda_test(folder: Path) -> Tree:
     return tree
 
 
+GPUSLICE: Final = Image(
+    GPUSLICE_IMAGE,
+    # What changes seldom is below: loading a new gpuslice costs only the layer on top.
+    (lambda _: gpuslice_image.interpreter(), lambda _: gpuslice_image.own_package()),
+    environment={"PATH": _PATH, "PYTHONPATH": gpuslice_image.PACKAGES, "PYTHONUNBUFFERED": "1"},
+    entrypoint=("/usr/local/bin/gpuslice",),
+    user="65532:65532",
+)
 IMAGES: Final = (
     Image(PAUSE_IMAGE, (_pause,), entrypoint=("/pause",)),
     Image(BUSYBOX_IMAGE, (lambda _: root_filesystems.shell(),), environment={"PATH": _PATH}),
     Image(CUDA_TEST_IMAGE, (_cuda_test,), environment={"PATH": _PATH}, command=("sleep", "infinity")),
-    Image(
-        GPUSLICE_IMAGE,
-        # What changes seldom is below: loading a new gpuslice costs only the layer on top.
-        (lambda _: gpuslice_image.interpreter(), gpuslice_image.own_package),
-        environment={"PATH": _PATH, "PYTHONPATH": gpuslice_image.PACKAGES, "PYTHONUNBUFFERED": "1"},
-        entrypoint=("/usr/local/bin/gpuslice",),
-    ),
+    GPUSLICE,
 )
 
 
@@ -98,6 +102,21 @@ def build(image: Image) -> Built:
     return built
 
 
+def write(file: IO[bytes], built: Built, name: str = "", *, compressed: bool = False) -> str:
+    """The image as an archive, under its own name or another. Returns its digest."""
+    image = built.image
+    return archive.write_image(
+        file,
+        name or image.name,
+        built.layers,
+        environment=image.environment,
+        entrypoint=image.entrypoint,
+        command=image.command,
+        user=image.user,
+        compressed=compressed,
+    )
+
+
 def load(socket: Path, built: Built) -> None:
     """Into the container runtime that listens there. The archive is made as it is read: only layers are kept."""
     image = built.image
@@ -105,14 +124,7 @@ def load(socket: Path, built: Built) -> None:
         with subprocess.Popen([*_import(socket), "-"], stdin=subprocess.PIPE, stdout=said, stderr=said) as process:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it says itself why it ended
-                archive.write_image(
-                    process.stdin,
-                    image.name,
-                    built.layers,
-                    environment=image.environment,
-                    entrypoint=image.entrypoint,
-                    command=image.command,
-                )
+                write(process.stdin, built)
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
         if process.returncode:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuslice_cluster.binaries import installed
 from gpuslice_cluster.images.archive import Tree, merged_folders
-from gpuslice_cluster.images.root_filesystems import ImageError, run
+from gpuslice_cluster.images.errors import ImageError
+from gpuslice_cluster.images.root_filesystems import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

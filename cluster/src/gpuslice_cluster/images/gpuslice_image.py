@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
-import py_compile
 import re
 import sys
 import sysconfig
@@ -24,8 +22,14 @@ PACKAGES: Final = "/opt/gpuslice"
 _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 #: Of Python's own library, what a container has no use for.
 _UNWANTED: Final = frozenset(
-    {"test", "tests", "idlelib", "turtledemo", "tkinter", "lib2to3", "ensurepip", "site-packages"}
+    {
+        *("test", "tests", "idlelib", "turtledemo", "tkinter", "lib2to3", "ensurepip", "site-packages", "__pycache__"),
+        *("distutils", "pydoc_data", "venv"),
+    }
 )
+#: Of packages, what only a compiler reads, and what says where and how pip installed them.
+_UNWANTED_SUFFIXES: Final = frozenset({".c", ".cc", ".h", ".pxd", ".pxi", ".pyx", ".pyi", ".pyc", ".a"})
+_UNWANTED_RECORDS: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SCRIPT: Final = """\
 #!/usr/local/bin/python3
 import sys
@@ -41,14 +45,14 @@ def interpreter() -> Tree:
     tree = root_filesystems.shell()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = Path(sys.executable).resolve()
-    tree.file(f"usr/local/bin/{version}", program)
+    tree.program(f"usr/local/bin/{version}", program)
     tree.link("usr/local/bin/python3", version)
     _add_standard_library(tree, f"usr/local/lib/{version}")
-    for distribution in _requirements("gpuslice"):
+    for distribution in requirements("gpuslice"):
         for file in distribution.files or ():
             path = Path(str(distribution.locate_file(file)))
-            if path.is_file() and ".." not in file.parts:
-                tree.file(f"{PACKAGES}/{file}", path, keep_time=True)
+            if path.is_file() and not _UNWANTED.intersection(file.parts) and ".." not in file.parts:
+                _add(tree, f"{PACKAGES}/{file}", path)
     extensions = [entry.source for path, entry in tree.entries.items() if entry.source is not None and ".so" in path]
     root_filesystems.add_libraries(tree, [program, *extensions, *root_filesystems.simulated_driver()])
     if _CERTIFICATES.exists():
@@ -56,35 +60,34 @@ def interpreter() -> Tree:
     return tree
 
 
-def own_package(folder: Path) -> Tree:
-    """gpuslice: sources, compiled code, native libraries, and its commands. What is compiled lands in the folder."""
+def own_package() -> Tree:
+    """gpuslice: sources, compiled code, native libraries, and its commands."""
     tree = Tree()
     for root in map(Path, gpuslice.__path__):
         for path in sorted(root.rglob("*")):
             relative = path.relative_to(root)
-            if not path.is_file() or "__pycache__" in relative.parts:
-                continue
-            tree.file(f"{PACKAGES}/gpuslice/{relative}", path)
-            if path.suffix == ".py":
-                cached = importlib.util.cache_from_source(str(relative))
-                tree.file(f"{PACKAGES}/gpuslice/{cached}", _compile(path, folder / f"{relative}c"))
+            if path.is_file() and "__pycache__" not in relative.parts:
+                _add(tree, f"{PACKAGES}/gpuslice/{relative}", path)
     distribution = importlib.metadata.distribution("gpuslice")
     for file in distribution.files or ():
         if file.parts[0].endswith(".dist-info"):
-            tree.file(f"{PACKAGES}/{file}", Path(str(distribution.locate_file(file))))
+            _add(tree, f"{PACKAGES}/{file}", Path(str(distribution.locate_file(file))))
     for script in distribution.entry_points.select(group="console_scripts"):
         text = _SCRIPT.format(module=script.module, function=script.attr)
         tree.text(f"usr/local/bin/{script.name}", text, mode=0o755)
     return tree
 
 
-def _compile(source: Path, target: Path) -> Path:
-    """Compiled code that is trusted whatever the time of its source: the layer depends on content alone."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    shown = f"{PACKAGES}/gpuslice/{source.name}"
-    py_compile.compile(str(source), cfile=str(target), dfile=shown, doraise=True, invalidation_mode=mode)
-    return target
+def _add(tree: Tree, place: str, path: Path) -> None:
+    """A file of a package, as the container needs it."""
+    if path.suffix in _UNWANTED_SUFFIXES or path.name in _UNWANTED_RECORDS:
+        return
+    if path.suffix == ".py":
+        tree.module(place, path)
+    elif ".so" in path.suffixes:
+        tree.program(place, path)
+    else:
+        tree.file(place, path)
 
 
 def _add_standard_library(tree: Tree, place: str) -> None:
@@ -93,11 +96,11 @@ def _add_standard_library(tree: Tree, place: str) -> None:
         folders[:] = [name for name in folders if name not in _UNWANTED and not name.startswith("config-")]
         for name in files:
             path = Path(parent) / name
-            if path.suffix != ".a" and ".opt-" not in name:
-                tree.file(f"{place}/{path.relative_to(library)}", path, keep_time=True)
+            if not name.startswith(("_test", "_tkinter", "_xx", "xxlimited")):
+                _add(tree, f"{place}/{path.relative_to(library)}", path)
 
 
-def _requirements(name: str) -> Iterator[importlib.metadata.Distribution]:
+def requirements(name: str) -> Iterator[importlib.metadata.Distribution]:
     """What it needs to run, and what that needs, as far as it is installed."""
     seen = {name}
     wanted = list(_direct_requirements(importlib.metadata.distribution(name)))

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuslice.model.errors import GpusliceError
 from gpuslice.simulator import machine
 from gpuslice_cluster.binaries import installed
 from gpuslice_cluster.images.archive import Tree, merged_folders
+from gpuslice_cluster.images.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
 _GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
 _LIBRARY_LINE: Final = re.compile(r"^\s+(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
-
-
-class ImageError(GpusliceError):
-    """Raised when something that an image is made of is missing, or an image cannot be loaded."""
 
 
 def shell() -> Tree:
@@ -60,7 +56,7 @@ def add_libraries(tree: Tree, programs: Iterable[Path]) -> None:
         if path in own:
             continue
         usual = any(path.is_relative_to(folder) for folder in ("/lib", "/lib64", "/usr/lib"))
-        tree.file(str(path if usual else standard / path.name), path.resolve())
+        tree.program(str(path if usual else standard / path.name), path.resolve())
 
 
 def simulated_driver() -> list[Path]:
