@@ -5,11 +5,6 @@ a GPU and no slot, and a session above its limit by NVML's count, are breaches.
 
 A process without a slot may be about to get one: it was started while the agent was away, or waits for the answer. So
 it is reported at once, and ended only if it is still without one when every honest process has asked again.
-
-The overhead of a process is only taken from a look during which it neither allocated nor freed (its cell's mark is the
-same before and after). Then it is never too high: memory is charged before the driver gives it and until after the
-driver has it back, so whatever NVML counts beyond the charge is overhead. A lower value must be seen twice, because an
-allocation may have been under way during all of the first look.
 """
 
 from __future__ import annotations
@@ -27,6 +22,7 @@ from gpuslice.model.sessions import OnBreach
 from gpuslice.node.gpus.nvml import GpuInfo, Nvml, NvmlUnavailableError, Usage
 from gpuslice.node.sessions.attribution import may_end
 from gpuslice.node.sessions.registry import boottime
+from gpuslice.node.usage.overhead import Overhead
 from gpuslice.system import processes
 from gpuslice.system.supervised.threads import InspectionTimeoutError, in_thread
 
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuslice.node.audit import Audit
     from gpuslice.node.sessions.attribution import Attribution
-    from gpuslice.node.sessions.cells import Mark
+    from gpuslice.node.sessions.cells import Cell
     from gpuslice.node.sessions.registry import Registry
     from gpuslice.node.sessions.session import Process, Session
     from gpuslice.system.processes import ProcessIdentity
@@ -91,9 +87,8 @@ class CrossCheck:
         self._thread = thread
         self._looked = asyncio.Event()
         self._wanted = asyncio.Event()
-        self._marks: dict[_Place, Mark] = {}
-        self._lower: dict[_Place, int] = {}  # an overhead below the one in force, seen once
-        self._overheads: dict[_Place, int] = {}  # in force
+        self._cells: dict[_Place, Cell] = {}  # as they were when this look began
+        self._overheads: dict[_Place, Overhead] = {}
         self._above: dict[tuple[str, int], int] = {}  # session and GPU: looks in a row above the limit
         self._sums: dict[tuple[str, int], int] = {}
         #: What each process held when its session was last within its limit: who grew since is known by it.
@@ -163,16 +158,16 @@ class CrossCheck:
         for process in self._registry.processes.values():
             for gpu, cell in enumerate(process.session.cells.read_slot(process.slot)):
                 if cell.overhead:
-                    self._overheads[process.key, gpu] = cell.overhead
+                    self._overheads[process.key, gpu] = Overhead(cell.overhead)
 
-    def _remember_marks(self) -> None:
-        for key, gpu in self._marks:
+    def _remember_cells(self) -> None:
+        for key, gpu in self._cells:
             process = self._registry.processes.get(key)
             if process is not None and gpu < process.session.gpu_count:
-                self._marks[key, gpu] = process.session.cells.read_one(gpu, process.slot).mark
+                self._cells[key, gpu] = process.session.cells.read_one(gpu, process.slot)
 
     async def _look(self) -> None:
-        self._remember_marks()
+        self._remember_cells()
         began = boottime() * _TICKS
         usages = await in_thread(self._nvml.usages, "nvml")
         self._weigh_all(usages, began)
@@ -234,23 +229,12 @@ class CrossCheck:
         return max(places, key=lambda place: _limit_on(place.session, usage.uuid))
 
     def _weigh(self, process: Process, gpu: int, size: int) -> None:
-        """Puts the process's overhead right, if this look can tell it."""
+        """Puts the process's overhead right, as far as this look can tell it."""
         place = process.key, gpu
         cell = process.session.cells.read_one(gpu, process.slot)
-        quiet = self._marks.get(place) == cell.mark
-        self._marks[place] = cell.mark
-        in_force = self._overheads.get(place, cell.overhead)  # an agent's before this one
-        overhead = in_force
-        if quiet:
-            found = max(0, size - cell.held)
-            before = self._lower.pop(place, None)
-            if found >= in_force:
-                overhead = found
-            elif before is not None:
-                overhead = max(found, before)
-            else:
-                self._lower[place] = found
-        self._overheads[place] = overhead
+        known = self._overheads.setdefault(place, Overhead(cell.overhead))  # an agent's before this one
+        overhead = known.look(self._cells.get(place), cell, size)
+        self._cells[place] = cell
         if cell.overhead != overhead:  # also if the tenant changed it
             process.session.cells.write_overhead(gpu, process.slot, overhead)
             if overhead > cell.overhead:
@@ -259,11 +243,11 @@ class CrossCheck:
     def _forget(self, seen: set[_Place]) -> None:
         """Processes that are no longer on the GPU have no overhead there."""
         for place in self._overheads.keys() - seen:
-            if self._overheads.pop(place) and (process := self._registry.processes.get(place[0])) is not None:
+            del self._overheads[place]
+            if (process := self._registry.processes.get(place[0])) is not None:
                 process.session.cells.write_overhead(place[1], process.slot, 0)
-        for known in (self._marks, self._lower):
-            for place in known.keys() - seen:
-                del known[place]
+        for place in self._cells.keys() - seen:
+            del self._cells[place]
 
     # ---- breaches ----
 
