@@ -12,12 +12,15 @@ It attaches as tests/node/tenant.py does, understands its commands, and these:
     current             whether its cells are those that count
     linger SECONDS      sends a socket whose close takes so long, in place of an attach request
     half                a request that never ends
+    watch               asks to be asked before any open of `control` (fanotify), then to be told of each
+    multiply COUNT      so many children, each of which attaches if it can, and stays
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import fcntl
 import os
 import resource
@@ -31,6 +34,12 @@ from pathlib import Path
 from gpuslice.node.sessions import cells, page
 from tests.node.tenant import Tenant, serve
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_FAN_CLASS_CONTENT = 4
+_FAN_REPORT_FID = 0x200
+_FAN_MARK_ADD = 1
+_FAN_OPEN = 0x20
+_PR_SET_PDEATHSIG = 1
 _OFD_SETLK = 37
 _LOCK = struct.Struct("=hhqqi4x")
 _LIKELY = 300  # where the agent looks first
@@ -57,6 +66,10 @@ class Holder(Tenant):
                 self.half = [*getattr(self, "half", []), socket.socket(socket.AF_UNIX)]
                 self.half[-1].connect(self.path)
                 self.half[-1].sendall(page.ATTACH_MAGIC.to_bytes(8, sys.byteorder))
+            case "watch":
+                return self._watch()
+            case "multiply":
+                self._multiply(numbers[0])
             case _:
                 return super().misbehave(command, numbers)
         return ""
@@ -110,6 +123,24 @@ class Holder(Tenant):
             return "refused"
         sent.close()
         return "sent"
+
+    def _watch(self) -> str:
+        """The answer to being asked, and how many of the calls for being told succeeded."""
+        asked = _libc.fanotify_init(_FAN_CLASS_CONTENT, os.O_RDONLY)
+        refusal = os.strerror(ctypes.get_errno()) if asked == -1 else "allowed"
+        self.told = _libc.fanotify_init(_FAN_REPORT_FID, os.O_RDONLY)
+        path = f"/proc/self/fd/{self.control_descriptor}".encode()
+        marked = _libc.fanotify_mark(self.told, _FAN_MARK_ADD, ctypes.c_uint64(_FAN_OPEN), -1, path)
+        return f"{refusal}, {int(self.told != -1) + int(marked == 0)}"
+
+    def _multiply(self, count: int) -> None:
+        for _ in range(count):
+            if os.fork() == 0:
+                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    self.attach()
+                while True:
+                    signal.pause()
 
 
 def _close_cells() -> None:

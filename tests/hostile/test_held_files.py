@@ -35,6 +35,11 @@ FLOOD = 300
 GRACE = 3
 BURIED = 20
 DECOYS = 2000
+CHILDREN = page.SLOTS + 400
+CONTAINER_CAPABILITIES = (
+    *("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "net_bind_service"),
+    *("net_raw", "sys_chroot", "mknod", "audit_write", "setfcap", "sys_ptrace", "ipc_lock"),
+)
 _KEEPER = """
 import fcntl, os, resource, sys
 from gpuslice.node.sessions import cells
@@ -169,6 +174,42 @@ def test_locks_on_what_a_tenant_has_do_not_matter(
     agent.start()
     serves(agent, neighbour, session)
     assert len(agent.client().show(session.id).processes) == 2
+
+
+@pytest.mark.usefixtures("as_root")
+def test_root_of_a_container_is_not_asked_before_the_agent_opens(agent: AgentProcess, tenant: StartTenant) -> None:
+    """An open that waits for a tenant's word would stop the agent; fanotify asks for SYS_ADMIN, which no slice has."""
+    session, other = agent.create(name="hostile"), agent.create(name="neighbour")
+    neighbour = tenant(other)
+    wrapper = ("setpriv", "--bounding-set", f"-all,{','.join(f'+{name}' for name in CONTAINER_CAPABILITIES)}")
+    hostile = start_tenant(session, program=HOLDER, wrapper=wrapper)
+    try:
+        assert hostile.do("watch").startswith("Operation not permitted, ")
+        assert tenant(session).slot == 1
+        serves(agent, neighbour, other)
+        agent.kill()
+        agent.start()
+        serves(agent, neighbour, other)
+    finally:
+        hostile.close()
+
+
+def test_a_fork_bomb_takes_the_slots_of_its_own_session_alone(
+    agent: AgentProcess, tenant: StartTenant, holder: StartHolder
+) -> None:
+    session, other = agent.create(name="hostile"), agent.create(name="neighbour")
+    hostile, neighbour = holder(session), tenant(other)
+    hostile.do("multiply", CHILDREN)
+    serves(agent, neighbour, other)
+    eventually(lambda: len(agent.client().show(session.id).processes) == page.SLOTS, "all slots are taken")
+    assert tenant(session).status != page.ATTACH_OK
+    assert tenant(other).status == page.ATTACH_OK
+    agent.kill()
+    agent.start()
+    serves(agent, neighbour, other)
+    hostile.kill()
+    eventually(lambda: not agent.client().show(session.id).processes, "no process of it is left")
+    assert let_in(tenant, session).slot == 0
 
 
 # ---- the cells' length ----
