@@ -35,7 +35,6 @@ def main() -> int:
     compile_lock(ROOT / "pyproject.toml", requirements / "runtime.txt")
     compile_lock(requirements / "build.in", requirements / "build.txt")
     compile_lock(requirements / "dev.in", requirements / "dev.txt")
-    compile_lock(requirements / "docs.in", requirements / "docs.txt")
     for source in sorted((ROOT / "tests" / "clients" / "environments").glob("*.in")):
         compile_lock(source, source.with_suffix(".txt"))
     return 0
