@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #define GPUSLICE_PAGE_MAGIC 0x31454741504c5347ull /* "GSLPAGE1" */
-#define GPUSLICE_PAGE_VERSION 3u
+#define GPUSLICE_PAGE_VERSION 4u
 #define GPUSLICE_MAX_GPUS 16u
 #define GPUSLICE_SLOTS 512u /* processes of one session at a time */
 #ifndef GPUSLICE_LANES
@@ -51,7 +51,7 @@
 struct gpuslice_gpu {
     uint8_t uuid[16];
     _Atomic uint64_t limit_bytes;
-    _Atomic uint32_t core_percent; /* 0: not limited */
+    _Atomic uint32_t core_percent; /* of the GPU's time, see gpuslice_clock; 0 and 100: not limited */
     _Atomic uint32_t epoch;        /* raised by the agent after it lowered the limit or raised an overhead */
 };
 
@@ -78,6 +78,18 @@ struct gpuslice_cell { /* a lane of one process on one GPU; while it lives, only
 };
 _Static_assert(sizeof(struct gpuslice_cell) == 64, "a cell is a cache line");
 
+/* A session's time on one GPU (interposer/compute/debt.h). Device time that is charged moves `paid_until` into the future;
+ * a launch waits until that time has passed. It is a time and not a balance: nothing refills it, and a process that is
+ * killed in debt leaves a debt that passes by itself. */
+struct gpuslice_clock {
+    _Atomic uint64_t paid_until;   /* CLOCK_MONOTONIC of the machine, in nanoseconds */
+    _Atomic uint64_t device_ns;    /* device time charged */
+    _Atomic uint64_t throttled_ns; /* that launches waited, over all threads */
+    _Atomic uint64_t launches;
+    uint64_t reserved[4];
+};
+_Static_assert(sizeof(struct gpuslice_clock) == 64, "a clock is a cache line");
+
 static inline uint64_t gpuslice_units(uint64_t charged) {
     return charged & GPUSLICE_UNITS_MASK;
 }
@@ -96,9 +108,13 @@ static inline uint64_t gpuslice_held_units(uint64_t charged) {
     return units > spare ? units - spare : 0;
 }
 
-/* `cells` holds gpu_count rows of GPUSLICE_SLOTS slots of GPUSLICE_LANES cells. */
-static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {
+/* `cells` holds gpu_count rows of GPUSLICE_SLOTS slots of GPUSLICE_LANES cells, and behind them a clock per GPU. */
+static inline uint64_t gpuslice_clocks_offset(uint32_t gpu_count) {
     return (uint64_t)gpu_count * GPUSLICE_SLOTS * GPUSLICE_LANES * sizeof(struct gpuslice_cell);
+}
+
+static inline uint64_t gpuslice_cells_bytes(uint32_t gpu_count) {
+    return gpuslice_clocks_offset(gpu_count) + gpu_count * sizeof(struct gpuslice_clock);
 }
 
 /* ---- attach: one message each way over a unix stream socket; the connection stays open as long as the process ---- */

@@ -18,6 +18,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "gpuslice_gpu": page.Gpu,
     "gpuslice_control": page.Control,
     "gpuslice_cell": page.Cell,
+    "gpuslice_clock": page.Clock,
     "gpuslice_attach": page.Attach,
     "gpuslice_attached": page.Attached,
     "gpuslice_process": page.ProcessNumbers,
@@ -54,6 +55,7 @@ CONSTANTS = {
     "GPUSLICE_ATTACH_BROKEN": page.ATTACH_BROKEN,
     "GPUSLICE_ATTACH_BUSY": page.ATTACH_BUSY,
     **{f"gpuslice_held_units({word}ull) * GPUSLICE_UNIT": page.held_bytes(word) for word in WORDS},
+    "gpuslice_clocks_offset(16)": page.clocks_offset(16),
     "gpuslice_cells_bytes(1)": page.cells_bytes(1),
     "gpuslice_cells_bytes(16)": page.cells_bytes(16),
 }

@@ -1,4 +1,5 @@
 /* Start-up, fork, and contexts: destroying one frees its memory without a call per allocation, so its records go with it. */
+#include "../compute/launch.h"
 #include "pool_account.h"
 
 #include <pthread.h>
@@ -18,6 +19,7 @@ static void forget_after_fork(void) {
     graphs_forget();
     deferred_free_forget();
     virtual_memory_forget();
+    samples_forget();
     for (int ordinal = 0; ordinal < MAX_ORDINALS; ordinal++) {
         atomic_store(&primaries[ordinal], NULL);
     }
@@ -58,12 +60,14 @@ static CUresult end_teardown(CUcontext context, CUresult result, bool destroyed)
 
 /* If another thread makes the context current meanwhile, that is the program's mistake, as with the driver itself. */
 CUresult cuCtxDestroy(CUcontext context) {
+    samples_close(context);
     deferred_free_begin_teardown(context);
     CUresult result = REAL(cuCtxDestroy)(context);
     return end_teardown(context, result, result == CUDA_SUCCESS);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
+    samples_close(context);
     deferred_free_begin_teardown(context);
     CUresult result = REAL(cuCtxDestroy_v2)(context);
     return end_teardown(context, result, result == CUDA_SUCCESS);
@@ -71,6 +75,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 
 CUresult cuCtxDetach(CUcontext context) {
     unsigned int version;
+    samples_close(context);
     deferred_free_begin_teardown(context);
     CUresult result = REAL(cuCtxDetach)(context);
     bool was_last = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
@@ -91,6 +96,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 static CUcontext begin_primary_teardown(CUdevice device) {
     CUcontext context = device >= 0 && device < MAX_ORDINALS ? atomic_load(&primaries[device]) : NULL;
     if (context != NULL) {
+        samples_close(context);
         deferred_free_begin_teardown(context);
     }
     return context;

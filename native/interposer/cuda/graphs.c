@@ -1,6 +1,7 @@
 /* Memory nodes of graphs. Their addresses are fixed when a graph is made, their bytes come with a launch and stay in the
  * device's own pool for graphs until it is trimmed. So before a launch the pool is charged for the most that it may then
  * have to hold, and what the driver says that it really holds is kept. */
+#include "../compute/launch.h"
 #include "pool_account.h"
 
 #include <stdlib.h>
@@ -253,7 +254,9 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     if (!launch_begin(executable, &begun)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return launch_end(begun, REAL(cuGraphLaunch)(executable, stream));
+    struct launch launch;
+    launch_pay(&launch, launch_graph_key(executable), stream, LAUNCH_WAITS);
+    return launch_end(begun, launch_paid(&launch, REAL(cuGraphLaunch)(executable, stream)));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
@@ -261,7 +264,9 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
     if (!launch_begin(executable, &begun)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return launch_end(begun, REAL(cuGraphLaunch_ptsz)(executable, stream));
+    struct launch launch;
+    launch_pay(&launch, launch_graph_key(executable), stream, LAUNCH_WAITS | LAUNCH_PER_THREAD);
+    return launch_end(begun, launch_paid(&launch, REAL(cuGraphLaunch_ptsz)(executable, stream)));
 }
 
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {

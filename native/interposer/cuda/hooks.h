@@ -70,6 +70,16 @@
     X(cuMemGetInfo)                                                                                                   \
     X(cuMemGetInfo_v2)                                                                                                \
     X(cuDeviceTotalMem)                                                                                               \
-    X(cuDeviceTotalMem_v2)
+    X(cuDeviceTotalMem_v2)                                                                                            \
+    X(cuLaunch)                                                                                                       \
+    X(cuLaunchGrid)                                                                                                   \
+    X(cuLaunchGridAsync)                                                                                              \
+    X(cuLaunchKernel)                                                                                                 \
+    X(cuLaunchKernel_ptsz)                                                                                            \
+    X(cuLaunchKernelEx)                                                                                               \
+    X(cuLaunchKernelEx_ptsz)                                                                                          \
+    X(cuLaunchCooperativeKernel)                                                                                      \
+    X(cuLaunchCooperativeKernel_ptsz)                                                                                 \
+    X(cuLaunchCooperativeKernelMultiDevice)
 
 #endif

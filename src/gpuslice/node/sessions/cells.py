@@ -68,6 +68,10 @@ class Cells:
         """Gives the slot's cells memory: a tenant that writes where there is none left would be killed by SIGBUS."""
         if slot < self._allocated:
             return
+        if self._allocated == 0:
+            os.posix_fallocate(
+                self._descriptor, page.clocks_offset(self._gpu_count), self._gpu_count * page.CLOCK_BYTES
+            )
         first = slot - slot % _CHUNK
         for gpu in range(self._gpu_count):
             os.posix_fallocate(self._descriptor, page.cell_offset(gpu, first), _CHUNK * page.SLOT_BYTES)

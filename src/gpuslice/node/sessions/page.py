@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 MAGIC: Final = 0x31454741504C5347
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_GPUS: Final = 16
 SLOTS: Final = 512
 LANES: Final = 4
@@ -89,6 +89,18 @@ class Cell(ctypes.Structure):
     )
 
 
+class Clock(ctypes.Structure):
+    """struct gpuslice_clock."""
+
+    _fields_ = (
+        ("paid_until", ctypes.c_uint64),
+        ("device_ns", ctypes.c_uint64),
+        ("throttled_ns", ctypes.c_uint64),
+        ("launches", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 4),
+    )
+
+
 class Attach(ctypes.Structure):
     """struct gpuslice_attach: what a process asks."""
 
@@ -115,6 +127,7 @@ class Attached(ctypes.Structure):
 
 
 CELL_BYTES: Final = ctypes.sizeof(Cell)
+CLOCK_BYTES: Final = ctypes.sizeof(Clock)
 
 
 class ProcessNumbers(ctypes.Structure):
@@ -131,9 +144,14 @@ CELL_WORDS: Final = 5
 SLOT_WORDS: Final = struct.Struct("=" + f"{CELL_WORDS}Q24x" * LANES)
 
 
+def clocks_offset(gpu_count: int) -> int:
+    """gpuslice_clocks_offset."""
+    return gpu_count * SLOTS * SLOT_BYTES
+
+
 def cells_bytes(gpu_count: int) -> int:
     """gpuslice_cells_bytes."""
-    return gpu_count * SLOTS * SLOT_BYTES
+    return clocks_offset(gpu_count) + gpu_count * CLOCK_BYTES
 
 
 def cell_offset(gpu: int, slot: int) -> int:
