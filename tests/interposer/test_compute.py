@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.interposer.conftest import Build
     from tests.interposer.node import Node
 
-#: Of the work of 600 ms: what is launched before the first kernel was seen to end, and the credit, are free to go early.
+#: Of 600 ms of work: what is launched before the first kernel was seen to end, and the credit, may go early.
 LAUNCHES, MICROSECONDS = 300, 2000
 EARLY_SECONDS = 0.2
 
