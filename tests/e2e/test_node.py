@@ -82,7 +82,7 @@ def test_devices_of_a_plugin_are_in_the_container_as_cdi_says(cluster: Cluster, 
         "/code/plugin.py",
         image=GPUSLICE,
         container={
-            "securityContext": {"privileged": True},
+            "securityContext": {"privileged": True, "runAsUser": 0},
             "volumeMounts": [*mounts, {"name": "code", "mountPath": "/code"}],
         },
     )
