@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from gpuslice.simulator import configuration, machine
+from gpuslice.simulator.configuration import Driver
 from gpuslice_cluster import clusters
 from tests import interruptions
 from tests.scheduling import GroupScheduling
@@ -48,7 +49,12 @@ def simulated() -> Iterator[Simulated]:
     with ExitStack() as stack:
 
         def make(
-            gpus: str = "1xA100-40GB", *, context_bytes: int = 0, kernel_ns: int = 2000, wave_ns: int = 1000
+            gpus: str = "1xA100-40GB",
+            *,
+            context_bytes: int = 0,
+            kernel_ns: int = 2000,
+            wave_ns: int = 1000,
+            driver: Driver | None = None,
         ) -> SimulatedMachine:
             plain = configuration.from_text(gpus, name=f"{_PREFIX}{next(_numbers)}")
             made = machine.create(
@@ -57,6 +63,7 @@ def simulated() -> Iterator[Simulated]:
                     gpus=tuple(dataclasses.replace(gpu, context_bytes=context_bytes) for gpu in plain.gpus),
                     kernel_ns=kernel_ns,
                     wave_ns=wave_ns,
+                    driver=driver or Driver(),
                 )
             )
             stack.callback(_destroy, made)

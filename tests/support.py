@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gpuslice.simulator.configuration import Driver
     from gpuslice.simulator.machine import Machine
 
 #: What a developer may have set in a shell, and what would change what a test sees.
@@ -71,5 +72,11 @@ class Simulated(Protocol):
     """The fixture `simulated`: makes a machine of those GPUs."""
 
     def __call__(
-        self, gpus: str = "1xA100-40GB", *, context_bytes: int = 0, kernel_ns: int = 2000, wave_ns: int = 1000
+        self,
+        gpus: str = "1xA100-40GB",
+        *,
+        context_bytes: int = 0,
+        kernel_ns: int = 2000,
+        wave_ns: int = 1000,
+        driver: Driver | None = None,
     ) -> SimulatedMachine: ...

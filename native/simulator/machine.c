@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "machine.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -132,9 +133,30 @@ void sim_reap_sometimes(struct sim_process *process) {
     }
 }
 
+/* In libdl before glibc 2.34, where not every process has it. */
+#pragma weak dladdr
+
+/* What is installed as a node's driver leads to its machine by a link, wherever the node's file tree is mounted. */
+static bool folder_beside_library(char *folder, size_t size) {
+    Dl_info info;
+    if (dladdr == NULL || dladdr((void *)(uintptr_t)sim_open, &info) == 0 || info.dli_fname == NULL) {
+        return false;
+    }
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (slash == NULL) {
+        return false;
+    }
+    int length = snprintf(folder, size, "%.*s/gpuslice-sim", (int)(slash - info.dli_fname), info.dli_fname);
+    struct stat status;
+    return length > 0 && (size_t)length < size && stat(folder, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 static int machine_folder(char *folder, size_t size) {
     const char *name = getenv("GPUSLICE_SIM");
     if (name == NULL || name[0] == '\0') {
+        if (folder_beside_library(folder, size)) {
+            return 0;
+        }
         name = "default";
     }
     const char *prefix = name[0] == '/' ? "" : "/dev/shm/gpuslice-sim.";
@@ -199,6 +221,14 @@ static bool find_slot(struct sim_process *process) {
     return false;
 }
 
+static enum sim_kind kind_of_process(void) {
+    const char *kind = getenv("GPUSLICE_SIM_KIND");
+    if (kind == NULL) {
+        return SIM_COMPUTE;
+    }
+    return strcmp(kind, "graphics") == 0 ? SIM_GRAPHICS : strcmp(kind, "mps") == 0 ? SIM_MPS : SIM_COMPUTE;
+}
+
 enum sim_open_result sim_open(struct sim_process *process, bool observer) {
     char folder[2048];
     if (machine_folder(folder, sizeof folder) == -1) {
@@ -223,7 +253,7 @@ enum sim_open_result sim_open(struct sim_process *process, bool observer) {
         found = find_slot(&opened);
     }
     if (found) {
-        opened.self->observer = observer;
+        opened.self->kind = observer ? SIM_OBSERVER : kind_of_process();
         atomic_store(&opened.self->used, 1);
     }
     sim_unlock(&opened);

@@ -81,7 +81,7 @@ struct sim_description {
     uint64_t kernel_ns;     /* what a kernel that the simulator does not know takes at least */
     uint64_t wave_ns;       /* and for each full load of the GPU with threads */
     uint32_t cuda_version;  /* 13040 */
-    uint32_t reserved;
+    uint32_t process_record_bytes; /* what NVML's newest lists of processes write for each: 24, or 32 as R535.54 did */
     char driver_version[32], nvml_version[32], machine_name[64];
     struct sim_gpu_spec gpus[SIM_MAX_GPUS];
 };
@@ -149,7 +149,7 @@ struct sim_work { /* one process's queue on one domain */
 
 struct sim_slot {
     _Atomic uint32_t used; /* 0 free, 1 in use (its owner may be dead: probe the lock) */
-    uint32_t observer;     /* NVML: holds no memory, runs nothing */
+    uint32_t kind;         /* enum sim_kind */
     _Atomic uint64_t started_ns;
     _Atomic uint64_t lanes; /* at and above this all is zero: a process with one thread is summed as fast as ever */
     /* Per domain: units claimed from the domain in the high half, those of them not allocated now in the low half.
@@ -180,9 +180,14 @@ struct sim_process {
     struct sim_slot *self;
 };
 
+/* In which of NVML's lists a process is; an observer holds no memory and runs nothing, and is in none. */
+enum sim_kind { SIM_COMPUTE, SIM_OBSERVER, SIM_GRAPHICS, SIM_MPS };
+
 enum sim_open_result { SIM_OPEN_OK, SIM_OPEN_ABSENT, SIM_OPEN_INVALID, SIM_OPEN_FULL };
 
-/* Maps the machine that GPUSLICE_SIM names (a name or an absolute folder; default "default") and takes a slot. */
+/* Maps the machine and takes a slot. It is the one that GPUSLICE_SIM names (a name or an absolute folder), else the one
+ * that `gpuslice-sim` beside this library leads to, as where the library is a node's driver, else "default".
+ * GPUSLICE_SIM_KIND=graphics or mps puts a process that is no observer into NVML's other lists. */
 enum sim_open_result sim_open(struct sim_process *process, bool observer);
 /* After fork, in the child: forgets the parent's slot without touching it. */
 void sim_forget(struct sim_process *process);

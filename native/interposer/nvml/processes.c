@@ -12,6 +12,8 @@
 
 #define MOST_PROCESSES (GPUSLICE_SLOTS * 4u) /* of several sessions together */
 #define MOST_ENTRIES 65536u
+#define LARGEST_RECORD 32u /* R535.54 wrote so much for each process where its header says 24 */
+#define UNWRITTEN 0xa5
 
 struct members {
     uint32_t count;
@@ -55,6 +57,7 @@ struct list { /* entries of some structure, with the number of a process in each
     char *entries;
     size_t size, pid_offset;
     unsigned int count;
+    bool may_be_larger; /* than the header says */
 };
 
 static unsigned int *pid_of(const struct list *list, unsigned int n) {
@@ -86,10 +89,12 @@ typedef nvmlReturn_t (*asking)(void *what, unsigned int *count, void *entries);
 static nvmlReturn_t ask_for_all(asking ask, void *what, struct list *list) {
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int room = 64; result == NVML_ERROR_INSUFFICIENT_SIZE && room <= MOST_ENTRIES; room *= 4) {
-        char *grown = realloc(list->entries, room * list->size);
+        size_t bytes = room * (list->size > LARGEST_RECORD ? list->size : LARGEST_RECORD);
+        char *grown = realloc(list->entries, bytes);
         if (grown == NULL) {
             return NVML_ERROR_MEMORY;
         }
+        memset(grown, UNWRITTEN, bytes);
         list->entries = grown;
         list->count = room;
         result = ask(what, &list->count, list->entries);
@@ -97,10 +102,24 @@ static nvmlReturn_t ask_for_all(asking ask, void *what, struct list *list) {
     return result;
 }
 
+/* How far apart the records are that the driver wrote: what lies behind records of the declared size tells. The caller
+ * gets them as the driver writes them, which is what programs that know of that driver expect. */
+static size_t written_size(const struct list *list) {
+    for (size_t byte = list->count * list->size; byte < list->count * (size_t)LARGEST_RECORD; byte++) {
+        if ((unsigned char)list->entries[byte] != UNWRITTEN) {
+            return LARGEST_RECORD;
+        }
+    }
+    return list->size;
+}
+
 /* Gives the caller what is its own, as NVML gives a list: whole or not at all, and how long it is. */
 static nvmlReturn_t give(asking ask, void *what, struct list list, unsigned int *count, void *entries) {
     nvmlReturn_t result = ask_for_all(ask, what, &list);
     if (result == NVML_SUCCESS) {
+        if (list.may_be_larger) {
+            list.size = written_size(&list);
+        }
         keep_own(&list);
         unsigned int room = entries == NULL ? 0 : *count;
         if (list.count > room) {
@@ -132,7 +151,8 @@ static nvmlReturn_t list_running(nvmlDevice_t device, running real, size_t size,
     if (count == NULL || (*count != 0 && infos == NULL)) {
         return real(device, count, infos); /* which says what is wrong */
     }
-    return give(ask_running, &(struct running_list){device, real}, (struct list){.size = size}, count, infos);
+    struct list list = {.size = size, .may_be_larger = size == sizeof(nvmlProcessInfo_t)};
+    return give(ask_running, &(struct running_list){device, real}, list, count, infos);
 }
 
 #define RUNNING(name, type)                                                                                            \

@@ -2,6 +2,7 @@
 #include "internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* One process on one memory domain. The three versions of NVML's structure are prefixes of this. */
 struct entry {
@@ -44,8 +45,22 @@ static unsigned int first_compute_instance(const struct sim_gpu_instance *instan
     return NOT_MIG;
 }
 
+/* NVML's lists. A client of MPS is in two of them. */
+enum list { COMPUTE_LIST = 1, GRAPHICS_LIST = 2, MPS_LIST = 4, ALL_LISTS = 7 };
+
+static bool is_in(uint32_t slot, enum list list) {
+    static const unsigned int lists[] = {
+        [SIM_COMPUTE] = COMPUTE_LIST,
+        [SIM_OBSERVER] = 0,
+        [SIM_GRAPHICS] = GRAPHICS_LIST,
+        [SIM_MPS] = COMPUTE_LIST | MPS_LIST,
+    };
+    uint32_t kind = process.machine->slots[slot].kind;
+    return kind <= SIM_MPS && (lists[kind] & list) != 0;
+}
+
 /* Adds the processes on one domain. A process that the caller's PID namespace cannot name is left out. */
-static bool collect_domain(struct entries *entries, const struct target *target, uint32_t part) {
+static bool collect_domain(struct entries *entries, const struct target *target, uint32_t part, enum list list) {
     uint32_t domain = sim_domain(target->gpu, part);
     struct entry entry = {.gpu_instance = NOT_MIG, .compute_instance = NOT_MIG};
     if (part != 0) {
@@ -56,7 +71,7 @@ static bool collect_domain(struct entries *entries, const struct target *target,
     uint32_t high = atomic_load(&process.machine->slots_high);
     for (uint32_t slot = 0; slot < high; slot++) {
         int pid;
-        if (atomic_load(&process.machine->slots[slot].contexts[domain]) == 0 ||
+        if (atomic_load(&process.machine->slots[slot].contexts[domain]) == 0 || !is_in(slot, list) ||
             !sim_slot_alive(&process, slot, &pid) || pid == 0) {
             continue;
         }
@@ -76,13 +91,13 @@ static bool collect_domain(struct entries *entries, const struct target *target,
     return true;
 }
 
-static bool collect(struct entries *entries, const struct target *target) {
+static bool collect(struct entries *entries, const struct target *target, enum list list) {
     if (target->compute != NULL) {
         bool stands_for_all = first_compute_instance(target->instance) == target->compute->id;
-        return !stands_for_all || collect_domain(entries, target, 1 + target->instance_index);
+        return !stands_for_all || collect_domain(entries, target, 1 + target->instance_index, list);
     }
     for (uint32_t part = 0; part < SIM_DOMAINS_PER_GPU; part++) {
-        if (!collect_domain(entries, target, part)) {
+        if (!collect_domain(entries, target, part, list)) {
             return false;
         }
     }
@@ -100,6 +115,17 @@ static void write_v2(void *infos, unsigned int n, const struct entry *entry) {
         (nvmlProcessInfo_v2_t){entry->pid, entry->bytes, entry->gpu_instance, entry->compute_instance};
 }
 
+/* What _v3 writes: as its header says, or as the driver did that had another record than its header. */
+static void write_v3(void *infos, unsigned int n, const struct entry *entry) {
+    struct {
+        nvmlProcessInfo_v2_t known;
+        unsigned long long protected_bytes;
+    } record = {{entry->pid, entry->bytes, entry->gpu_instance, entry->compute_instance}, 0};
+    size_t size = process.machine->description.process_record_bytes;
+    size = size == sizeof record ? size : sizeof record.known;
+    memcpy((char *)infos + n * size, &record, size);
+}
+
 static void write_detail(void *infos, unsigned int n, const struct entry *entry) {
     ((nvmlProcessDetail_v1_t *)infos)[n] = (nvmlProcessDetail_v1_t){
         .pid = entry->pid,
@@ -110,8 +136,7 @@ static void write_detail(void *infos, unsigned int n, const struct entry *entry)
     };
 }
 
-/* `any` is false for kinds of process that never exist here: graphics and MPS. */
-static nvmlReturn_t list_processes(nvmlDevice_t device, bool any, unsigned int *count, void *infos,
+static nvmlReturn_t list_processes(nvmlDevice_t device, enum list list, unsigned int *count, void *infos,
                                    write_function write) {
     struct target target;
     nvmlReturn_t result = enter(device, ANY_DEVICE, count, &target);
@@ -125,12 +150,10 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, bool any, unsigned int *
         return NVML_ERROR_NO_PERMISSION;
     }
     struct entries entries = {0};
-    if (any) {
-        sim_reap(&process);
-        if (!collect(&entries, &target)) {
-            free(entries.items);
-            return NVML_ERROR_MEMORY;
-        }
+    sim_reap(&process);
+    if (!collect(&entries, &target, list)) {
+        free(entries.items);
+        return NVML_ERROR_MEMORY;
     }
     if (entries.count <= *count) {
         for (unsigned int n = 0; n < entries.count; n++) {
@@ -144,20 +167,20 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, bool any, unsigned int *
     return result;
 }
 
-#define PROCESS_LIST(function, any, type, write)                                                                       \
+#define PROCESS_LIST(function, list, type, write)                                                                      \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *infos) {                                     \
-        return list_processes(device, any, count, infos, write);                                                       \
+        return list_processes(device, list, count, infos, write);                                                      \
     }
 
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, true, nvmlProcessInfo_v1_t, write_v1)
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, true, nvmlProcessInfo_v2_t, write_v2)
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, true, nvmlProcessInfo_t, write_v2)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, false, nvmlProcessInfo_v1_t, write_v1)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, false, nvmlProcessInfo_v2_t, write_v2)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, false, nvmlProcessInfo_t, write_v2)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, false, nvmlProcessInfo_v1_t, write_v1)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, false, nvmlProcessInfo_v2_t, write_v2)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, false, nvmlProcessInfo_t, write_v2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, COMPUTE_LIST, nvmlProcessInfo_v1_t, write_v1)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, COMPUTE_LIST, nvmlProcessInfo_v2_t, write_v2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE_LIST, nvmlProcessInfo_t, write_v3)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS_LIST, nvmlProcessInfo_v1_t, write_v1)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, GRAPHICS_LIST, nvmlProcessInfo_v2_t, write_v2)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS_LIST, nvmlProcessInfo_t, write_v3)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, MPS_LIST, nvmlProcessInfo_v1_t, write_v1)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, MPS_LIST, nvmlProcessInfo_v2_t, write_v2)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS_LIST, nvmlProcessInfo_t, write_v3)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
     struct target target;
@@ -174,6 +197,11 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     if (target.spec->architecture < NVML_DEVICE_ARCH_HOPPER) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
-    bool any = list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL;
-    return list_processes(device, any, &list->numProcArrayEntries, list->procArray, write_detail);
+    static const enum list lists[] = {
+        [NVML_PROCESS_MODE_COMPUTE] = COMPUTE_LIST,
+        [NVML_PROCESS_MODE_GRAPHICS] = GRAPHICS_LIST,
+        [NVML_PROCESS_MODE_MPS] = MPS_LIST,
+        [NVML_PROCESS_MODE_ALL] = ALL_LISTS,
+    };
+    return list_processes(device, lists[list->mode], &list->numProcArrayEntries, list->procArray, write_detail);
 }

@@ -17,6 +17,11 @@
     base = "2us"                   # the least that a kernel takes
     wave = "1us"                   # and for each time its threads fill the GPU
 
+    [driver]
+    version = "535.54.03"          # what it says of itself
+    process_record = 32            # bytes for each process in NVML's newest lists: more than declared
+    missing = ["nvmlDeviceGetComputeRunningProcesses_v3"]  # functions that an older driver does not have
+
 `multiprocessors` and every other number of gpuslice.model.gpus.GpuModel can be set by its name. `mig_profiles` is a
 list of a preset's profile names to keep, or of tables with the fields of gpuslice.model.mig.MigProfile.
 """
@@ -47,6 +52,8 @@ DEFAULT_GPUS: Final = "1xA100-40GB"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", re.ASCII)
 _COUNTED: Final = re.compile(r"(?:(\d+)\s*[x*])?\s*([A-Za-z][\w.+-]*)", re.ASCII)
+_VERSION: Final = re.compile(r"\d{1,4}(?:\.\d{1,4}){1,2}", re.ASCII)
+_FUNCTION: Final = re.compile(r"(?:cu|nvml)[A-Z]\w{2,100}", re.ASCII)
 _GPU_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _UUID_NAMESPACE: Final = uuid.UUID("6f2f2c1e-3f0b-5b0e-9a39-6d9b0f5b8a11")
 _NUMBERS: Final = frozenset(
@@ -70,6 +77,26 @@ class SimulatedGpu:
 
 
 @dataclass(frozen=True)
+class Driver:
+    """What tells one version of the driver from another."""
+
+    version: str = "610.43.02"
+    #: Bytes for each process in NVML's newest lists. R535.54 wrote 32 where its header says 24.
+    process_record: int = 24
+    #: Functions of either library that it does not have.
+    missing: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if _VERSION.fullmatch(self.version) is None:
+            raise ConfigurationError(f"[driver]: version is {self.version!r}: write numbers with dots, as 535.54.03")
+        if self.process_record not in (24, 32):
+            raise ConfigurationError(f"[driver]: process_record is {self.process_record}: it must be 24 or 32")
+        for name in self.missing:
+            if _FUNCTION.fullmatch(name) is None:
+                raise ConfigurationError(f"[driver]: missing names {name!r}: write names of functions, as cuInit")
+
+
+@dataclass(frozen=True)
 class Configuration:
     """Everything that `gpuslice sim up` writes into the machine file."""
 
@@ -77,6 +104,7 @@ class Configuration:
     gpus: tuple[SimulatedGpu, ...]
     kernel_ns: int = 2000
     wave_ns: int = 1000
+    driver: Driver = Driver()
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -133,7 +161,7 @@ def from_file(path: Path, *, name: str | None = None) -> Configuration:
 
 def from_table(table: Mapping[str, Any], *, name: str | None = None) -> Configuration:
     """The file's form, once it is read."""
-    _only(table, {"name", "gpus", "kernels"}, "the file")
+    _only(table, {"name", "gpus", "kernels", "driver"}, "the file")
     machine = name if name is not None else _typed(table, "name", str, "the file", DEFAULT_NAME)
     check_name(machine)
     kernels = _typed(table, "kernels", dict, "the file", {})
@@ -151,6 +179,21 @@ def from_table(table: Mapping[str, Any], *, name: str | None = None) -> Configur
         tuple(gpus),
         kernel_ns=parse_nanoseconds(_typed(kernels, "base", str, "[kernels]", "2us")),
         wave_ns=parse_nanoseconds(_typed(kernels, "wave", str, "[kernels]", "1us")),
+        driver=_driver(_typed(table, "driver", dict, "the file", {})),
+    )
+
+
+def _driver(table: dict[str, Any]) -> Driver:
+    where = "[driver]"
+    _only(table, {"version", "process_record", "missing"}, where)
+    usual = Driver()
+    missing = _typed(table, "missing", list, where, [])
+    if not all(isinstance(name, str) for name in missing):
+        raise ConfigurationError(f"{where}: missing is {missing!r}: it must be a list of names of functions")
+    return Driver(
+        version=_typed(table, "version", str, where, usual.version),
+        process_record=_typed(table, "process_record", int, where, usual.process_record),
+        missing=tuple(missing),
     )
 
 

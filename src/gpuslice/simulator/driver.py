@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pynvml
 
@@ -129,7 +129,7 @@ def _gpu_status(machine: Machine, index: int) -> GpuStatus:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        processes = _compute_processes(handle)
     except pynvml.NVMLError_GpuIsLost:
         return GpuStatus(index, uuid, name, lost=True)
     mig = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
@@ -146,6 +146,14 @@ def _gpu_status(machine: Machine, index: int) -> GpuStatus:
             ProcessStatus(process.pid, _process_name(process.pid), process.usedGpuMemory) for process in processes
         ),
     )
+
+
+def _compute_processes(handle: object) -> list[Any]:
+    """By the newest function that the machine's driver has."""
+    try:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+    except pynvml.NVMLError_FunctionNotFound:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
 
 
 def _mig_devices(handle: object) -> Iterator[MigDeviceStatus]:

@@ -97,7 +97,7 @@ class Description(ctypes.Structure):
         ("kernel_ns", ctypes.c_uint64),
         ("wave_ns", ctypes.c_uint64),
         ("cuda_version", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("process_record_bytes", ctypes.c_uint32),
         ("driver_version", ctypes.c_char * 32),
         ("nvml_version", ctypes.c_char * 32),
         ("machine_name", ctypes.c_char * 64),

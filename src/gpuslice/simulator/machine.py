@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 ROOT: Final = Path("/dev/shm")  # noqa: S108 - the machine's memory must be shared by its processes; nothing secret is in it
 VARIABLE: Final = "GPUSLICE_SIM"
 
-DRIVER_VERSION: Final = "610.43.02"
-NVML_VERSION: Final = "13.610.43.02"
 CUDA_VERSION: Final = 13040
 
 _PREFIX: Final = "gpuslice-sim."
@@ -164,13 +162,26 @@ def _write(folder: Path, configuration: Configuration, libraries: Path) -> None:
     (folder / "slots").touch()
     (folder / "lib").mkdir()
     for library in LIBRARIES:
-        (folder / "lib" / library).symlink_to(libraries / library)
+        _put_library(libraries / library, folder / "lib" / library, configuration.driver.missing)
         (folder / "lib" / library.removesuffix(".1")).symlink_to(library)
     # As with a real driver's device files, every user of the machine may use its GPUs.
     (folder / "machine").chmod(0o666)
     (folder / "slots").chmod(0o666)
     (folder / "lib").chmod(0o755)
     folder.chmod(0o755)
+
+
+def _put_library(source: Path, target: Path, missing: tuple[str, ...]) -> None:
+    """A link to the library; for an older driver a copy, in which the loader does not find what that does not have."""
+    content = renamed = source.read_bytes()
+    for name in missing:
+        # The name as the loader compares it: whole, with the zeros around it in the table of names.
+        renamed = renamed.replace(f"\0{name}\0".encode(), f"\0_{name[1:]}\0".encode())
+    if renamed == content:
+        target.symlink_to(source)
+    else:
+        target.write_bytes(renamed)
+        target.chmod(0o755)
 
 
 def _description(configuration: Configuration) -> layout.Description:
@@ -182,8 +193,9 @@ def _description(configuration: Configuration) -> layout.Description:
         kernel_ns=configuration.kernel_ns,
         wave_ns=configuration.wave_ns,
         cuda_version=CUDA_VERSION,
-        driver_version=DRIVER_VERSION.encode(),
-        nvml_version=NVML_VERSION.encode(),
+        process_record_bytes=configuration.driver.process_record,
+        driver_version=configuration.driver.version.encode(),
+        nvml_version=f"{CUDA_VERSION // 1000}.{configuration.driver.version}".encode(),
         machine_name=configuration.name.encode(),
         gpus=tuple(_gpu_spec(index, gpu) for index, gpu in enumerate(configuration.gpus)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 Handle = Any
 
 _MIB: Final = 1024**2
+_GIB: Final = 1024**3
 _NAME_PREFIX: Final = "MIG "
+_MEDIA_PROFILES: Final = (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1)
 #: What a profile that this GPU or this driver does not have is answered with.
 _NO_SUCH_PROFILE: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument)
 
@@ -39,16 +42,38 @@ def profiles(gpu: Handle) -> tuple[MigProfile, ...]:
     found = []
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
-            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, number)
+            info = _profile_info(gpu, number)
         except _NO_SUCH_PROFILE:
             continue
         if places := placements(gpu, info.id):
-            found.append(_profile(number, info, places))
+            found.append(_profile(gpu, number, info, places))
     return tuple(found)
 
 
-def _profile(number: int, info: Any, places: tuple[MigPlacement, ...]) -> MigProfile:  # noqa: ANN401 - of the bindings
-    name = info.name.decode() if isinstance(info.name, bytes) else info.name
+def _profile_info(gpu: Handle, number: int) -> Any:  # noqa: ANN401 - of the bindings
+    """What NVML tells of a profile; before R515 that has no name."""
+    try:
+        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, number)
+    except pynvml.NVMLError_FunctionNotFound:
+        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, number, version=1)
+
+
+def _derived_name(gpu: Handle, info: Any, number: int) -> str:  # noqa: ANN401 - of the bindings
+    """As newer drivers call it: its compute slices, and its eighths of the GPU's memory in GiB."""
+    total = pynvml.nvmlDeviceGetMemoryInfo(gpu).total
+    eighths = math.ceil(8 * info.memorySizeMB * _MIB / total)
+    media = "+me" if number in _MEDIA_PROFILES else ""
+    return f"{info.sliceCount}g.{round(eighths * math.ceil(total / _GIB) / 8)}gb{media}"
+
+
+def _profile(
+    gpu: Handle,
+    number: int,
+    info: Any,  # noqa: ANN401 - of the bindings
+    places: tuple[MigPlacement, ...],
+) -> MigProfile:
+    name = getattr(info, "name", None) or _derived_name(gpu, info, number)
+    name = name.decode() if isinstance(name, bytes) else name
     name = name.removeprefix(_NAME_PREFIX)
     return MigProfile(
         number=number,

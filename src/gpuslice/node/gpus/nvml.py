@@ -7,20 +7,16 @@ not loaded yet, is served all the same.
 from __future__ import annotations
 
 import ctypes
-import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pynvml
 
+from gpuslice.node.driver.process_lists import ProcessLists, UnreadableListError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_ALL: Final = 0xFFFFFFFF  # not in a MIG instance
-_UNKNOWN: Final = 2**64 - 1
-_PROCESS: Final = struct.Struct("=I4xQII")  # nvmlProcessInfo_t: pid, bytes, GPU instance, compute instance
-_INSUFFICIENT_SIZE: Final = 7
 
 
 class NvmlUnavailableError(Exception):
@@ -66,7 +62,7 @@ class Nvml:
 
     def __init__(self) -> None:
         self._initialized = False
-        self._library: ctypes.CDLL | None = None
+        self._lists: ProcessLists | None = None
         self._handles: list[tuple[str, object, dict[tuple[int, int], str]]] = []
         self._seen: dict[int, GpuInfo] = {}
         #: GPUs that fell off the bus, as far as they were known before.
@@ -102,36 +98,28 @@ class Nvml:
 
     def usages(self) -> list[Usage]:
         """Every process with a context on any GPU."""
+        if self._lists is None:
+            return []
         try:
-            found = []
-            for uuid, handle, partitions in self._handles:
-                for pid, size, gpu_instance, compute_instance in self._processes(handle):
-                    place = partitions.get((gpu_instance, compute_instance), uuid) if gpu_instance != _ALL else uuid
-                    found.append(Usage(place, pid, 0 if size == _UNKNOWN else size))
+            return [
+                Usage(partitions.get((record.gpu_instance, record.compute_instance), uuid), record.pid, record.size)
+                for uuid, handle, partitions in self._handles
+                for record in self._lists.on(handle)
+            ]
         except pynvml.NVMLError as error:
             raise self._failed(error) from None
-        return found
+        except UnreadableListError as error:
+            raise NvmlUnavailableError(f"{error}: no process is compared with its session, or ended") from None
 
     def _initialize(self) -> None:
         if not self._initialized:
             pynvml.nvmlInit()
             self._initialized = True
             # The bindings make a Python object of every process; thousands of them cost more than all else here.
-            self._library = ctypes.CDLL("libnvidia-ml.so.1")
-
-    def _processes(self, handle: object) -> list[tuple[int, int, int, int]]:
-        assert self._library is not None
-        room = 64
-        while True:
-            count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(room * _PROCESS.size)
-            result = self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), buffer)
-            if result == 0:
-                return list(_PROCESS.iter_unpack(buffer.raw[: count.value * _PROCESS.size]))
-            if result == pynvml.NVML_ERROR_GPU_IS_LOST:
-                return []
-            if result != _INSUFFICIENT_SIZE:
-                raise pynvml.NVMLError(result)
-            room = max(2 * room, 2 * count.value)
+            try:
+                self._lists = ProcessLists(ctypes.CDLL("libnvidia-ml.so.1"))
+            except UnreadableListError as error:
+                raise NvmlUnavailableError(str(error)) from None
 
     def _failed(self, error: pynvml.NVMLError) -> NvmlUnavailableError:
         """Starts over with the next call: the driver may have been loaded anew."""
