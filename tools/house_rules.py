@@ -35,6 +35,8 @@ def violations(path: Path) -> Iterator[str]:
     name = path.relative_to(ROOT)
     if path.name in ("uv.lock", "poetry.lock", "Pipfile.lock"):
         yield f"{name}: locks are requirements/*.txt, made by `make lock`; remove it"
+    if path.is_symlink():
+        yield f"{name}: is a link, which archives and some checkouts of this repository turn into a text; put a file there"
     try:
         text = path.read_text()
     except UnicodeDecodeError:

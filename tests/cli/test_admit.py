@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Admit = Callable[..., subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).resolve().parents[2]
-PODS = ROOT / "examples" / "pods"
-POLICY = PODS / "policy.yaml"
+EXAMPLES = ROOT / "examples"
+POLICY = EXAMPLES / "policies" / "research.yaml"
 
 MIXED = """\
 # Kept as it is written.
@@ -93,14 +93,14 @@ def test_what_it_printed_is_admitted_as_it_is(admit: Admit) -> None:
 
 
 def test_json_is_one_object_or_a_list(admit: Admit) -> None:
-    assert json.loads(admit("-f", PODS / "castslice.yaml", "-o", "json").stdout)["kind"] == "Pod"
+    assert json.loads(admit("-f", EXAMPLES / "castslice.yaml", "-o", "json").stdout)["kind"] == "Pod"
     listed = json.loads(admit("-f", "-", "-o", "json", stdin=MIXED).stdout)
     assert next(item["kind"] for item in listed["items"]) == "ConfigMap"
     assert len(listed["items"]) == 5
 
 
 def test_a_diff_shows_what_changes_and_only_that(admit: Admit) -> None:
-    shown = admit("-f", PODS / "castslice.yaml", "-o", "diff").stdout
+    shown = admit("-f", EXAMPLES / "castslice.yaml", "-o", "diff").stdout
     assert "-        nvidia.com/gpu: 1\n+        nvidia.com/gpu-shared: '2'\n" in shown
     assert admit("-f", "-", "-o", "diff", stdin=MIXED.split("---", maxsplit=1)[0]).stdout == ""
 
@@ -150,10 +150,10 @@ def test_messages_say_where_in_the_object_the_template_is(admit: Admit) -> None:
 
 
 def test_a_list_of_one_kind_is_its_items(admit: Admit) -> None:
-    pods = yaml.safe_load(PODS.joinpath("native.yaml").read_text())
+    pods = yaml.safe_load(EXAMPLES.joinpath("native.yaml").read_text())
     listed = {"apiVersion": "v1", "kind": "PodList", "items": [{key: pods[key] for key in ("metadata", "spec")}]}
     done = admit("-f", "-", stdin=json.dumps(listed))
-    assert done.stdout == admit("-f", PODS / "native.yaml").stdout
+    assert done.stdout == admit("-f", EXAMPLES / "native.yaml").stdout
 
 
 def test_what_asks_for_a_gpu_in_no_template_passes_with_a_warning(admit: Admit) -> None:
@@ -230,7 +230,7 @@ def test_what_is_denied_is_left_out_with_the_reason_on_standard_error(admit: Adm
 
 
 def test_backend_overrides(admit: Admit) -> None:
-    (document,) = yaml.safe_load_all(admit("-f", PODS / "native.yaml", "--backend", "extended").stdout)
+    (document,) = yaml.safe_load_all(admit("-f", EXAMPLES / "native.yaml", "--backend", "extended").stdout)
     assert document["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu-shared": "3"}}
 
 
@@ -244,7 +244,7 @@ def test_policies_and_the_labels_of_the_namespace_decide(admit: Admit) -> None:
 
 
 def test_explain_says_which_rule_decides_and_why_not_another(admit: Admit) -> None:
-    args = ("-f", PODS / "hami.yaml", "--policy", POLICY, "--namespace-labels", "tier=research", "--explain")
+    args = ("-f", EXAMPLES / "hami.yaml", "--policy", POLICY, "--namespace-labels", "tier=research", "--explain")
     text = admit(*args).stdout
     assert "research/shared: decides" in text
     assert "research/production-stays-whole: does not match: the namespace's labels do not meet" in text
@@ -265,7 +265,7 @@ def test_explain_says_once_why_a_pod_is_denied(admit: Admit) -> None:
 
 @pytest.mark.parametrize("file", ["castslice.yaml", "native.yaml", "kai.yaml"])
 def test_explain_tells_a_pod_with_a_slice_from_one_that_asks_for_none(admit: Admit, file: str) -> None:
-    once = list(yaml.safe_load_all(admit("-f", PODS / file).stdout))[-1]
+    once = list(yaml.safe_load_all(admit("-f", EXAMPLES / file).stdout))[-1]
     again = admit("-f", "-", "--explain", stdin=yaml.safe_dump(once)).stdout
     assert again.startswith(f"Pod default/{once['metadata']['name']}: untouched, it has its slice already\n")
     plain = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: "
@@ -275,7 +275,7 @@ def test_explain_tells_a_pod_with_a_slice_from_one_that_asks_for_none(admit: Adm
 
 
 def test_explain_shows_pods_of_one_name_each(admit: Admit) -> None:
-    text = PODS.joinpath("hami.yaml").read_text()
+    text = EXAMPLES.joinpath("hami.yaml").read_text()
     explained = json.loads(admit("-f", "-", "--explain", "-o", "json", stdin=f"{text}---\n{text}").stdout)
     assert list(explained) == ["Pod default/hami", "Pod default/hami (2)"]
 
@@ -284,7 +284,7 @@ def test_explain_tells_of_a_node_selector_that_is_not_the_policys(admit: Admit, 
     rule = {"name": "all", "nodeSelector": {"pool": "gpu", "zone": "a"}}
     policy = {"apiVersion": "gpuslice.io/v1alpha1", "kind": "SlicePolicy", "metadata": {"name": "p"}}
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy | {"spec": {"rules": [rule]}}))
-    pod = yaml.safe_load(PODS.joinpath("native.yaml").read_text())
+    pod = yaml.safe_load(EXAMPLES.joinpath("native.yaml").read_text())
     pod["spec"]["nodeSelector"] = {"pool": "cheap", "zone": "a"}
     args = ("-f", "-", "--policy", tmp_path / "policy.yaml", "--explain")
     said = admit(*args, stdin=yaml.safe_dump(pod)).stdout
@@ -313,7 +313,7 @@ def test_explain_tells_of_a_node_selector_that_is_not_the_policys(admit: Admit, 
         (("-f", "/proc/self/task"), "", 1, "error: /proc/self/task: no manifest is in this folder"),
         ((), "", 2, "which pods? Give either -f"),
         (("-f", "-", "--namespace-labels", "x"), "", 2, "is not a label"),
-        (("-f", "-", "--policy", PODS / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a SlicePolicy"),
+        (("-f", "-", "--policy", EXAMPLES / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a SlicePolicy"),
         (("-f", "-"), "apiVersion: v1\nkind: Pod\nspec: {containers: text}\n", 1, "this is not a pod"),
     ],
 )
@@ -330,7 +330,7 @@ def pairs() -> list[tuple[str, str, str]]:
     """The manifests in docs/dialects.md: file, before, after."""
     text = (ROOT / "docs" / "dialects.md").read_text()
     found = re.findall(
-        r"Before \(\[examples/pods/([a-z-]+\.yaml)\]\S*:\n\n```yaml\n(.*?)```\n\nAfter:\n\n```yaml\n(.*?)```",
+        r"Before \(\[examples/([a-z-]+\.yaml)\]\S*:\n\n```yaml\n(.*?)```\n\nAfter:\n\n```yaml\n(.*?)```",
         text,
         re.DOTALL,
     )
@@ -340,8 +340,8 @@ def pairs() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("file", "before", "after"), pairs(), ids=[file for file, _, _ in pairs()])
 def test_the_documentation_shows_what_happens(admit: Admit, file: str, before: str, after: str) -> None:
-    assert (PODS / file).read_text() == before
-    assert admit("-f", PODS / file).stdout == after
+    assert (EXAMPLES / file).read_text() == before
+    assert admit("-f", EXAMPLES / file).stdout == after
 
 
 def test_a_folder_is_all_manifests_in_it_and_a_table_shows_what_becomes_of_each(

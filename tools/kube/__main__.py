@@ -45,6 +45,8 @@ class Module:
     #: Files beside the programs: by name, the module that has them and the pattern of what they are put together from.
     #: Hashed apart from the rest, so that a module without any is the one that was built before there were such.
     files: dict[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    #: The module whose program it is, where this one has nothing but other versions of what that needs. Hashed apart.
+    program_of: str = field(default="", repr=False)
 
     @property
     def folder(self) -> Path:
@@ -55,7 +57,8 @@ class Module:
         digest = hashlib.sha256(repr(self).encode())
         for file in self.files.items():
             digest.update(repr(file).encode())
-        for source in sorted(self.folder.glob("*")):
+        sources = [*self.folder.glob("*"), *((HERE / self.program_of).glob("*.go") if self.program_of else ())]
+        for source in sorted(sources):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
         return cache() / "kube" / f"{self.name}-{digest.hexdigest()[:12]}"
 
@@ -87,12 +90,15 @@ class Module:
         return Path(subprocess.check_output(command, cwd=self.folder, env=_environment(), text=True).strip())
 
     def _compile(self, package: str, program: Path) -> None:
-        command = ["go", "build", "-v", "-trimpath", f"-ldflags={self.linker_flags}", "-o", str(program), package]
+        flags = ["-v", "-trimpath", f"-ldflags={self.linker_flags}"]
+        if self.program_of:
+            flags.append(f"-modfile={self.folder / 'go.mod'}")
+        command = ["go", "build", *flags, "-o", str(program), package]
         said: list[str] = []
         shown = time.monotonic()
         compiled = 0
         with subprocess.Popen(
-            command, cwd=self.folder, env=_environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            command, cwd=HERE / (self.program_of or self.name), env=_environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
         ) as build:
             assert build.stderr is not None
             # With -v it names each package when it has compiled it, and each download.
@@ -119,6 +125,7 @@ def _kubernetes(name: str, version: str) -> Module:
     return Module(
         name,
         {"kubernetes": "."},
+        program_of="" if (HERE / name / "main.go").exists() else "kubernetes",
         names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
         # Without them it calls itself v0.0.0, which kubectl and the kubelet's skew checks do not like.
         linker_flags=f"-s -w -X {_VERSION}.gitVersion={version} "

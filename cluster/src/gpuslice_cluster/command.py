@@ -144,7 +144,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     \b
     Example:
       gpuslice cluster kubectl get pods --all-namespaces
-      gpuslice cluster kubectl --name lab apply -f examples/pods/
+      gpuslice cluster kubectl --name lab apply -f examples/
     """
     from gpuslice_cluster.binaries import program
 

@@ -25,7 +25,7 @@ def test_the_definition_is_accepted_and_its_schema_is_structural(policies: Clust
 
 
 def test_the_examples_are_accepted(policies: Cluster) -> None:
-    policies.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(ROOT / "examples/pods/policy.yaml"))
+    policies.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(ROOT / "examples/policies/research.yaml"))
 
 
 @pytest.mark.parametrize(

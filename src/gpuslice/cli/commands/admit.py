@@ -109,7 +109,7 @@ def command(  # noqa: PLR0913, PLR0917 - one for each option
 
     \b
     Example:
-      gpuslice admit -f examples/pods/hami.yaml
+      gpuslice admit -f examples/hami.yaml
       gpuslice admit -f pod.yaml --policy policy.yaml --explain
       gpuslice admit -f pod.yaml --config deploy/configuration.yaml -o diff
       kubectl kustomize . | gpuslice admit -f - -o diff

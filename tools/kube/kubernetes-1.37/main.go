@@ -1,1 +1,0 @@
-../kubernetes/main.go
