@@ -36,7 +36,7 @@ def violations(path: Path) -> Iterator[str]:
     if path.name in ("uv.lock", "poetry.lock", "Pipfile.lock"):
         yield f"{name}: locks are requirements/*.txt, made by `make lock`; remove it"
     if path.is_symlink():
-        yield f"{name}: is a link, which archives and some checkouts of this repository turn into a text; put a file there"
+        yield f"{name}: is a link, which some checkouts turn into a text; put a file there"
     try:
         text = path.read_text()
     except UnicodeDecodeError:

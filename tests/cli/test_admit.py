@@ -313,7 +313,7 @@ def test_explain_tells_of_a_node_selector_that_is_not_the_policys(admit: Admit, 
         (("-f", "/proc/self/task"), "", 1, "error: /proc/self/task: no manifest is in this folder"),
         ((), "", 2, "which pods? Give either -f"),
         (("-f", "-", "--namespace-labels", "x"), "", 2, "is not a label"),
-        (("-f", "-", "--policy", EXAMPLES / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a SlicePolicy"),
+        (("-f", "-", "--policy", EXAMPLES / "hami.yaml"), "", 1, "error: Pod hami: it is a Pod of v1, not a Sl"),
         (("-f", "-"), "apiVersion: v1\nkind: Pod\nspec: {containers: text}\n", 1, "this is not a pod"),
     ],
 )

@@ -97,8 +97,9 @@ class Module:
         said: list[str] = []
         shown = time.monotonic()
         compiled = 0
+        sources = HERE / (self.program_of or self.name)
         with subprocess.Popen(
-            command, cwd=HERE / (self.program_of or self.name), env=_environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            command, cwd=sources, env=_environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
         ) as build:
             assert build.stderr is not None
             # With -v it names each package when it has compiled it, and each download.
