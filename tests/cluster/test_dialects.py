@@ -19,8 +19,9 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pods"
-PODS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.stem != "policy")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: One of each dialect: `whole` asks for a whole GPU in none, and `packed` has several pods.
+PODS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.stem not in {"packed", "whole"})
 WRITTEN = (
     *("gpuslice.io/slice", "gpuslice.io/dialect", "gpuslice.io/policy", "gpuslice.io/backend"),
     *("gpuslice.io/claim-templates", "gpuslice.io/asked"),

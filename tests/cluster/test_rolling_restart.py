@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuslice_cluster.clusters import Cluster
 
 PODS = Resource("", "v1", "pods")
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pods" / "castslice.yaml"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "castslice.yaml"
 CLIENTS = 4
 RESTARTS = 3
 

@@ -75,7 +75,7 @@ def test_its_command_runs_with_nothing_of_this_machine(made: Path, description: 
     command += description["config"]["Entrypoint"]
     shown = subprocess.check_output([*command, "--version"], env=environment, text=True, timeout=60)
     assert version("gpuslice") in shown
-    pod = (ROOT / "examples" / "pods" / "castslice.yaml").read_text()
+    pod = (ROOT / "examples" / "castslice.yaml").read_text()
     admitted = subprocess.check_output(
         [*command, "admit", "-f", "-"], input=pod, env=environment, text=True, timeout=60
     )
