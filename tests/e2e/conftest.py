@@ -69,8 +69,14 @@ def breakable(cluster: Cluster) -> Cluster:
 @pytest.fixture
 def alone(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, with all of its GPUs free before and after."""
+
+    def is_free() -> bool:
+        return not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name")
+
+    # A test that shares the cluster leaves its namespace to be deleted behind it, and its claims with it.
+    eventually(is_free, "the claims of earlier tests are gone")
     yield cluster
-    eventually(lambda: not cluster.kubectl("get", "resourceclaims", "-A", "-o", "name"), "all claims are gone")
+    eventually(is_free, "all claims are gone")
 
 
 def _name() -> str:
