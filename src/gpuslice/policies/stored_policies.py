@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SLICE_POLICIES: Final = Resource(schema.GROUP, schema.VERSION, "slicepolicies")
 
 
-class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One of status.conditions."""
+class Condition(msgspec.Struct, frozen=True, rename="camel"):
+    """One of status.conditions, written whole: a message may be empty but never absent."""
 
     type: str
     status: str = ""
