@@ -2,7 +2,20 @@
 
 import sys
 
-from bench import admission, agent, apiserver, growth, informers, interposer, prepare, run, scale, start, webhook
+from bench import (
+    admission,
+    agent,
+    apiserver,
+    growth,
+    informers,
+    interposer,
+    ledger,
+    prepare,
+    run,
+    scale,
+    start,
+    webhook,
+)
 
-MEASURES = (run, interposer, start, agent, prepare, admission, webhook, apiserver, informers, growth, scale)
+MEASURES = (run, interposer, start, agent, prepare, admission, webhook, apiserver, informers, ledger, growth, scale)
 sys.exit(next((code for code in (measure.main() for measure in MEASURES) if code), 0))
