@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuslice.admission.claims.claim_templates import Template
     from gpuslice.admission.context import Context
     from gpuslice.dialects.recognizing import Reading
-    from gpuslice.model.pods import Container, Pod
+    from gpuslice.model.pods import Container, Place, Pod
     from gpuslice.policies.rule_set import Choice
     from gpuslice.policies.subject import Subject
 
@@ -192,33 +192,52 @@ class _Deciding:
             misspelt_names.refuse(self._reader)
         if served or left or self._is_held_to_exemptions(edit):
             exemptions.check(self._reader, edit, self._rule)
-        if served:
-            edit.scheduler = self._scheduler.instead
+        taken_over = self._take_over(edit, served=served) if not left else []
         if self._rule.places and (left or served or self._holds_gpus(edit)):
             self._place(edit)
         if operations := tuple(edit.resource_operations()) if self._reader.places else ():
             return Decision(
                 outcome=Outcome.REWRITTEN,
-                reason="its policy says how it is placed",
+                reason="Kubernetes' own scheduler places it" if taken_over else "its policy says how it is placed",
                 readings=self._readings,
                 rule=self._rule,
                 failures=self._choice.failures,
                 operations=operations,
-                warnings=(*((self._scheduler.warning,) if edit.scheduler else ()), *slips.warnings(self._reader)),
+                warnings=(*taken_over, *slips.warnings(self._reader)),
             )
         if left:
             return self._untouched("its scheduler serves it")
         untouched = self._untouched("it has its slice already" if served else NO_DIALECT)
         choices = () if served else slips.warnings_of_choices(self._reader)
-        told = (*untouched.warnings, *choices, *self._warnings_of_whole_gpus())
+        told = (*untouched.warnings, *choices, *self._warnings_of_whole_gpus(), *self._warnings_of_scheduler(served))
         return msgspec.structs.replace(untouched, warnings=told)
+
+    def _take_over(self, edit: PodEdit, *, served: bool) -> list[str]:
+        """What the author is told if another scheduler than the pod's places it."""
+        if served:
+            return self._scheduler.take_over(edit)
+        offered = self._context.offered
+        only_by_claims = offered is not None and Backend.DRA in self._context.node_backends
+        if not only_by_claims or self._context.settings.whole_resource in (offered or ()) or not self._whole_asked:
+            return []
+        return self._scheduler.take_over_whole_gpus(edit)
+
+    @property
+    def _whole_asked(self) -> Place | None:
+        """The first container that asks for whole GPUs."""
+        whole = self._context.settings.whole_resource
+        return next((place for place in self._reader.places if fields.asked(place, (whole,))), None)
+
+    def _warnings_of_scheduler(self, served: bool) -> tuple[str, ...]:  # noqa: FBT001 - told by its name
+        told = "" if served or not self._whole_asked else self._scheduler.warning_of_whole_gpus
+        return (told,) if told else ()
 
     def _warnings_of_whole_gpus(self) -> tuple[str, ...]:
         """Whole GPUs are counted by a device plugin or, where nodes offer claims, by the scheduler."""
         offered, whole = self._context.offered, self._context.settings.whole_resource
         if offered is None or whole in offered or Backend.DRA in self._context.node_backends:
             return ()
-        asking = next((place for place in self._reader.places if place.asks_by_name(whole)), None)
+        asking = self._whole_asked
         if asking is None:
             return ()
         told = (
@@ -253,8 +272,7 @@ class _Deciding:
         self._check_held(edit, left)
         exemptions.check(self._reader, edit, self._rule)
         if len(left) < len(self._grants):
-            edit.scheduler = self._scheduler.instead
-            warnings += filter(None, [self._scheduler.warning])
+            warnings += self._scheduler.take_over(edit)
         self._place(edit)
         self._mark(edit, templates)
         operations = (*edit.resource_operations(), *edit.metadata_operations())

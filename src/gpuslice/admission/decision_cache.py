@@ -82,7 +82,12 @@ def cache_key(pod: Pod, rule: Rule, settings: Settings) -> CacheKey | None:
     annotations_read, labels_read = _names_read(settings)
     said = _said(annotations, annotations_read), _said(labels, labels_read)
     # Whether there are any decides how the first of ours is written.
-    shape = (pod.metadata is not None, bool(annotations), bool(labels), labels.get(pod_annotations.SLICED))
+    shape = (
+        pod.metadata and (pod.metadata.finalizers or ()),
+        bool(annotations),
+        bool(labels),
+        labels.get(pod_annotations.SLICED),
+    )
     read = _encode((shape, said, pod.spec))
     return CacheKey(rule.policy, rule.position, read) if len(read) <= _LARGEST else None
 

@@ -61,6 +61,8 @@ class PodEdit:
     tolerations: tuple[Toleration, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
     scheduler: str | None = None
+    #: Scheduling gates and finalizers that are taken off.
+    ungated: frozenset[str] = frozenset()
 
     def container(self, place: Place) -> ContainerEdit:
         return self.containers.setdefault(place.pointer, ContainerEdit(place))
@@ -77,6 +79,11 @@ class PodEdit:
         operations += _append("/spec/tolerations", missing, present)
         if self.scheduler is not None:
             operations.append(_add("/spec/schedulerName", self.scheduler))
+        if self.ungated:
+            gates = [gate.name for gate in spec.scheduling_gates or ()]
+            operations += _remove("/spec/schedulingGates", gates, self.ungated)
+            finalizers = (self.pod.metadata.finalizers if self.pod.metadata else None) or []
+            operations += _remove("/metadata/finalizers", finalizers, self.ungated)
         return operations + _merge("/spec/nodeSelector", self.node_selector, spec.node_selector)
 
     def metadata_operations(self) -> list[Operation]:
@@ -100,7 +107,7 @@ def apply(document: Any, operations: list[Operation]) -> Any:  # noqa: ANN401 - 
         for part in parents:
             target = target[int(part)] if isinstance(target, list) else target[part]
         if operation["op"] == "remove":
-            del target[last]
+            del target[int(last) if isinstance(target, list) else last]
         elif isinstance(target, list):
             target.append(operation["value"])
         else:
@@ -116,6 +123,12 @@ def escape(key: str) -> str:
 
 def _add(path: str, value: object) -> Operation:
     return {"op": "add", "path": path, "value": value}
+
+
+def _remove(path: str, present: list[str], removed: frozenset[str]) -> list[Operation]:
+    """The last of them first, so that the places of the others hold."""
+    places = [place for place, name in enumerate(present) if name in removed]
+    return [{"op": "remove", "path": f"{path}/{place}"} for place in reversed(places)]
 
 
 def _append(path: str, items: list[Any], present: list[Any] | None) -> list[Operation]:

@@ -1,4 +1,4 @@
-"""Annotations by which HAMi's and Volcano's users choose GPUs. They become selectors and constraints of the claim."""
+"""Annotations by which users of HAMi and Volcano choose GPUs. They become selectors and constraints of the claim."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuslice.dialects import choice_forms
 from gpuslice.dialects.dialect import PodField, Unkept
 from gpuslice.model.choices import GpuChoice
+from gpuslice.model.requests import RequestError
 
 if TYPE_CHECKING:
-    from gpuslice.dialects.pod_values import Said
+    from gpuslice.dialects.pod_values import Reader
+    from gpuslice.model.requests import Request
 
 USE_TYPE: Final = PodField("nvidia.com/use-gputype", choice_forms.GpuTypes())
 NO_USE_TYPE: Final = PodField("nvidia.com/nouse-gputype", USE_TYPE.form)
@@ -23,20 +25,26 @@ MODE: Final = Unkept(
     kept="hami-core",
 )
 FIELDS: Final[tuple[PodField[Any], ...]] = (USE_TYPE, NO_USE_TYPE, USE_UUID, NO_USE_UUID, NUMA_BIND)
-_NAMES: Final = frozenset(field.name for field in FIELDS)
+NAMES: Final = frozenset(field.name for field in FIELDS)
 _OPEN: Final = GpuChoice()
 
 
-def read(said: Said, devices: int) -> GpuChoice | None:
-    """The pod's choice for so many GPUs; None if it leaves it open."""
-    if _NAMES.isdisjoint(said.reader.annotations):
+def read(reader: Reader, request: Request) -> GpuChoice | None:
+    """The pod's choice for what it asks; None if it leaves it open. RequestError says what no claim can keep."""
+    if NAMES.isdisjoint(reader.annotations):
         return None
-    bound: bool | None = said.value(NUMA_BIND)
+    bound: bool | None = reader.parsed(NUMA_BIND)
     choice = GpuChoice(
-        types=said.value(USE_TYPE) or (),
-        excluded_types=said.value(NO_USE_TYPE) or (),
-        uuids=said.value(USE_UUID) or (),
-        excluded_uuids=said.value(NO_USE_UUID) or (),
-        one_numa_node=devices > 1 and bool(bound),
+        types=reader.parsed(USE_TYPE) or (),
+        excluded_types=reader.parsed(NO_USE_TYPE) or (),
+        uuids=reader.parsed(USE_UUID) or (),
+        excluded_uuids=reader.parsed(NO_USE_UUID) or (),
+        one_numa_node=bool(bound) and request.devices > 1,
     )
+    if choice.one_numa_node and request.mig_profile is not None:
+        raise RequestError(
+            NUMA_BIND.path_in(reader.settings),
+            "each MIG partition is a claim of its own, and no claim knows of others",
+            "leave it out, or ask for one partition",
+        )
     return None if choice == _OPEN else choice

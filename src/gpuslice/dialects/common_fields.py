@@ -1,5 +1,5 @@
-"""gpuslice's annotations that hold beside every dialect: of which model the GPU is, and whether the containers of the
-pod hold one slice together.
+"""Annotations that hold beside every dialect: of which model the GPU is, whether the containers of the pod hold one
+slice together, and HAMi's, which choose among GPUs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from gpuslice.dialects import forms
+from gpuslice.dialects import choices, forms
 from gpuslice.dialects.dialect import PodField
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SHARING: Final = PodField(
         f'write "{OWN}" (each container has a slice of its own) or "{TOGETHER}" (they hold one together)',
     ),
 )
-FIELDS: Final[tuple[PodField[Any], ...]] = (GPU_MODEL, SHARING)
+FIELDS: Final[tuple[PodField[Any], ...]] = (GPU_MODEL, SHARING, *choices.FIELDS)
 _NAMES: Final = frozenset(field.name for field in FIELDS)
 
 
@@ -37,5 +37,8 @@ def applied(asked: Asked, reader: Reader) -> Asked:
         return asked
     model = reader.parsed(GPU_MODEL)
     together = reader.parsed(SHARING) == TOGETHER
-    requests = tuple(structs.replace(each, gpu_model=model, shared_in_pod=together) for each in asked.requests)
+    requests = tuple(
+        structs.replace(each, gpu_model=model, shared_in_pod=together, choice=choices.read(reader, each) or each.choice)
+        for each in asked.requests
+    )
     return structs.replace(asked, requests=requests)

@@ -154,6 +154,17 @@ class PeerScheduler:
     knows: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGate:
+    """A scheduling gate by which a project's own controller holds a pod back, and a finalizer of the same name. Where
+    that controller does not serve the pod, nobody else takes them off.
+    """
+
+    name: str
+    #: Whose controller it is.
+    of: str
+
+
 class WholeGpus(Enum):
     """What the resource that counts whole GPUs (`nvidia.com/gpu`) is to a dialect."""
 
@@ -191,6 +202,7 @@ class Dialect:
     #: A backend that is other software and reads this dialect itself.
     also_read_by: Backend | None = None
     schedulers: tuple[PeerScheduler, ...] = ()
+    gates: tuple[PeerGate, ...] = ()
     settings: tuple[Setting[Any], ...] = ()
     #: The settings as a policy's rule changes them.
     settings_under: Callable[[Settings, Rule], Settings] | None = None

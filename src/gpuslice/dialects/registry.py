@@ -70,6 +70,12 @@ SERVED_BY_SCHEDULER: Final = {
     name: frozenset(dialect.name for dialect in DIALECTS if name in {each.name for each in dialect.schedulers})
     for name in SCHEDULERS
 }
+#: The gates of peers, by name, and the dialects that the controller of each serves.
+GATES: Final = {gate.name: gate for dialect in DIALECTS for gate in dialect.gates}
+SERVED_BEHIND_GATE: Final = {
+    name: frozenset(dialect.name for dialect in DIALECTS if name in {each.name for each in dialect.gates})
+    for name in GATES
+}
 WITH_SETTINGS_OF_RULES: Final = tuple(dialect for dialect in DIALECTS if dialect.settings_under is not None)
 
 #: Resources as annotations ask for nothing, and are looked at to say so.

@@ -102,6 +102,10 @@ class Toleration(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     toleration_seconds: int | None = None
 
 
+class SchedulingGate(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
 class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -112,6 +116,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
     node_selector: dict[str, str] | None = None
     service_account_name: str | None = None
     scheduler_name: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
     node_name: str | None = None
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
     volumes: list[Volume] | None = None
@@ -122,6 +127,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     generate_name: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpuslice.admission.context import Context
 from gpuslice.admission.decision import Outcome
 from gpuslice.dialects import registry
+from gpuslice.model.policies import Backend
 from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, under
 
 GIB = 1024**3
@@ -101,3 +103,43 @@ def test_slots_beside_what_is_left_alone_add_up() -> None:
     asked = pod(container(limits={"nvidia.com/gpu-shared": 3}), annotations=dict(KAI), schedulerName="kai-scheduler")
     context = under(LEAVE | {"maximum": {"memory": "20Gi"}}, gpu_sizes=(40 * GIB,))
     assert "can be 32Gi of GPU memory" in denied(asked, context)
+
+
+# ---- whole GPUs, and gates ----
+
+
+def test_whole_gpus_that_only_kubernetes_own_scheduler_counts_are_placed_by_it() -> None:
+    asked = pod(container(limits={"nvidia.com/gpu": 1}), schedulerName="kai-scheduler")
+    by_claims = Context(node_backends=frozenset((Backend.DRA,)), offered=frozenset())
+    assert admitted(asked, by_claims)["spec"]["schedulerName"] == "default-scheduler"
+    (warning,) = admit(asked, by_claims).decision.warnings
+    assert "kai-scheduler could count" in warning
+    for context in (
+        Context(),
+        Context(node_backends=frozenset((Backend.DRA,)), offered=frozenset(("nvidia.com/gpu",))),
+    ):
+        reviewed = admit(asked, context)
+        assert reviewed.decision.outcome is Outcome.UNTOUCHED
+        (warning,) = reviewed.decision.warnings
+        assert warning.startswith("spec.schedulerName: kai-scheduler places this pod")
+
+
+def gated(*gates: str) -> Object:
+    made = pod(
+        container(limits={"nvidia.com/mig-1g.5gb": 1}), schedulingGates=[{"name": name} for name in ("mine", *gates)]
+    )
+    made["metadata"]["finalizers"] = [*gates, "mine"]
+    return made
+
+
+@pytest.mark.parametrize("gate", sorted(registry.GATES))
+def test_a_gate_that_only_another_projects_controller_opens_is_taken_off(gate: str) -> None:
+    once = admitted(gated(gate))
+    assert once["spec"]["schedulingGates"] == [{"name": "mine"}]
+    assert once["metadata"]["finalizers"] == ["mine"]
+    (warning,) = admit(gated(gate)).decision.warnings
+    assert warning.startswith(f"spec.schedulingGates[1]: {gate} waits for InstaSlice")
+    assert admitted(gated())["metadata"]["finalizers"] == ["mine"]
+    assert admit(gated(gate), under(LEAVE)).decision.outcome is Outcome.UNTOUCHED
+    again = dict(once, spec=once["spec"] | {"schedulingGates": [{"name": gate}]})
+    assert admitted(again)["spec"]["schedulingGates"] == []

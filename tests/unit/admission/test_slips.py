@@ -132,8 +132,8 @@ def test_an_explanation_of_a_pod_without_a_request_says_how_to_ask() -> None:
     assert ", castslice, " in notes(pod(container()))[0]
     assert "participation: OptIn" in notes(pod(container(limits=WHOLE)))[0]
     assert not notes(pod(container(limits={"gpuslice.io/memory": "4Gi"})))
-    asked = pod(container("a"), container("b", {"volcano.sh/gpu-memory": 1024, "cpu": 1}))
-    field = "spec.containers[1].resources.limits[volcano.sh/gpu-memory]"
+    asked = pod(container("a"), container("b", {"example.com/gpu-memory": 1024, "cpu": 1}))
+    field = "spec.containers[1].resources.limits[example.com/gpu-memory]"
     assert notes(asked)[1:] == [f"{field}: no dialect reads it; another device plugin must offer it"]
     claiming = pod({"name": "a", "resources": {"claims": [{"name": "gpu"}]}})
     claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "single-gpu"}]

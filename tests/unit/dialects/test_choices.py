@@ -16,6 +16,7 @@ GPU = "GPU-03f69c50-207a-2038-9b45-23cac89cb67d"
 OTHER = "GPU-03f69c50-207a-2038-9b45-23cac89cb67e"
 HAMI = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}
 VOLCANO = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 3000}
+CASTSLICE = {"castops.io/optimize": "true"}
 SPEAKERS = pytest.mark.parametrize("limits", [HAMI, VOLCANO], ids=["hami", "volcano"])
 EXTENDED = under({"backend": "extended"})
 
@@ -173,3 +174,19 @@ def test_slots_are_of_any_gpu(limits: dict[str, Any], annotations: dict[str, str
 
 def test_one_gpu_is_on_one_numa_node_on_slots_too() -> None:
     assert admitted(asking(HAMI | {"nvidia.com/gpu": 1}, numa_bind="true"), EXTENDED)
+
+
+def test_they_hold_beside_every_dialect() -> None:
+    native = selectors(asking({"gpuslice.io/memory": "4Gi"}, use_gputype="A100"))
+    assert native == selectors(asking(HAMI, use_gputype="A100"))
+    (partition,) = selectors(asking({"nvidia.com/mig-1g.5gb": 1}, use_gpuuuid=GPU))[:1]
+    assert partition == f'(device.attributes["gpu.gpuslice.io"].parentUUID in ["{GPU}"])'
+    cast = asking({"nvidia.com/gpu": 1}, use_gputype="A100")
+    cast["metadata"]["annotations"] |= CASTSLICE
+    (template,) = admit(cast, under({"backend": "dra"})).decision.templates
+    assert b"A100" in template.spec
+    assert "slots" in denied(cast)
+
+
+def test_partitions_are_not_held_on_one_numa_node() -> None:
+    assert "each MIG partition is a claim of its own" in denied(asking({"nvidia.com/mig-1g.5gb": 2}, numa_bind="true"))

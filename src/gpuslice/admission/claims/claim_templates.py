@@ -105,7 +105,7 @@ def _devices(given: Slice, sizes: tuple[int, ...] | None) -> dict[str, Any]:
     if given.gpu_model is not None:
         selectors.append(f"device.attributes[{_DOMAIN}].{devices.ATTRIBUTE_MODEL} == {_quote(given.gpu_model)}")
     if given.choice is not None:
-        selectors += _chosen(given.choice)
+        selectors += _chosen(given.choice, of_partition=given.mig_profile is not None)
     if given.mig_profile is not None:
         selectors.append(f"device.attributes[{_DOMAIN}].{devices.ATTRIBUTE_PROFILE} == {_quote(given.mig_profile)}")
         partition = _exact(devices.MIG_CLASS, 1, selectors, {})
@@ -141,12 +141,12 @@ def _devices(given: Slice, sizes: tuple[int, ...] | None) -> dict[str, Any]:
     return asked
 
 
-def _chosen(choice: GpuChoice) -> list[str]:
+def _chosen(choice: GpuChoice, *, of_partition: bool) -> list[str]:
     """Which GPUs are meant. Types are found in the names of the product, as GFD writes it, and of the model."""
     attributes = f"device.attributes[{_DOMAIN}]"
     product, model = f"{attributes}.{devices.ATTRIBUTE_PRODUCT}", f"{attributes}.{devices.ATTRIBUTE_MODEL}"
     names = f'("NVIDIA-" + {product}.replace(" ", "-") + " " + {model}).upperAscii()'
-    uuid = f"{attributes}.{devices.ATTRIBUTE_UUID}"
+    uuid = f"{attributes}.{devices.ATTRIBUTE_PARENT if of_partition else devices.ATTRIBUTE_UUID}"
     selectors = []
     for negation, types, uuids in (
         ("", choice.types, choice.uuids),

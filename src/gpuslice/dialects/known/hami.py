@@ -1,7 +1,7 @@
 """HAMi: `nvidia.com/gpu` counts shares, and beside it `nvidia.com/gpumem` (MiB), `nvidia.com/gpumem-percentage` and
 `nvidia.com/gpucores` (percent) say how large each of them is. Without a count it is one; without memory, all of it.
 
-Annotations choose the GPUs (`choices`). What they say beyond that is refused where a claim cannot keep it.
+Annotations choose the GPUs (`choices`). What others say is refused where a claim cannot keep it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,11 @@ _MIB: Final = 1024**2
 
 def _read(said: Said) -> Asked:
     percentage = said.amount(MEMORY_PERCENTAGE)
-    devices = said.whole_gpus or 1
     request = Request(
         memory_bytes=said.amount(MEMORY) * _MIB or None,
         memory_fraction=Fraction(percentage, 100) if percentage else None,
         cores=said.amount(CORES) or None,
-        devices=devices,
-        choice=choices.read(said, devices),
+        devices=said.whole_gpus or 1,
     )
     count = said.reader.settings.whole_resource
     named = (count, *(resource.name for resource in DIALECT.resources))
@@ -63,7 +61,7 @@ DIALECT: Final = Dialect(
     read=_read,
     prefixes=("nvidia.com/",),
     resources=(MEMORY, MEMORY_PERCENTAGE, CORES, PRIORITY),
-    fields=(*choices.FIELDS, MODE, GPU_POLICY, NODE_POLICY),
+    fields=(MODE, GPU_POLICY, NODE_POLICY),
     exclusive=(Exclusive(first=MEMORY, second=MEMORY_PERCENTAGE),),
     whole_gpus=WholeGpus.COUNT,
     schedulers=(PeerScheduler(name="hami-scheduler", knows="its policies for nodes and GPUs"),),

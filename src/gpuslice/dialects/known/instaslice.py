@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpuslice.dialects import fields
-from gpuslice.dialects.dialect import Asked, Dialect, ResourceFamily
+from gpuslice.dialects.dialect import Asked, Dialect, PeerGate, PeerScheduler, ResourceFamily
 from gpuslice.model.devices import MIG_RESOURCE_PREFIX, SHARED_SUFFIX
 from gpuslice.model.requests import Request
 from gpuslice.model.slices import known_mig_profiles
@@ -52,4 +52,14 @@ def profile_of(resource: str) -> str:
     return f"{compute}g.{memory}gb" + (f"{sign}{extension[1:]}" if extension else "")
 
 
-DIALECT: Final = Dialect(name="instaslice", read=_read, prefixes=("nvidia.com/",), family=PARTITIONS)
+DIALECT: Final = Dialect(
+    name="instaslice",
+    read=_read,
+    prefixes=("nvidia.com/",),
+    family=PARTITIONS,
+    schedulers=(PeerScheduler(name="das-scheduler", knows="its own claims of partitions"),),
+    gates=tuple(
+        PeerGate(name=name, of="InstaSlice")
+        for name in ("org.instaslice/accelarator", "instaslice.redhat.com/accelerator")
+    ),
+)
