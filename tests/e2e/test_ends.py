@@ -127,6 +127,10 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claim]:
     os.close(descriptor)
 
 
+def _is_stopped(number: int) -> bool:
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_a_node_is_cleared_up_after_only_when_its_last_process_is_gone(claim: Claim) -> None:
     arguments = [sys.executable, "-c", _FIRST_PROCESS, str(networks.CLAIMS), str(claim.network.number)]
     with contextlib.ExitStack() as stack:
@@ -146,6 +150,8 @@ def test_a_node_is_cleared_up_after_only_when_its_last_process_is_gone(claim: Cl
         eventually(lambda: Path(f"/proc/{joined.pid}/task/{joined.pid}/children").read_text(), "it has joined")
         joined.send_signal(signal.SIGSTOP)
         stack.callback(joined.send_signal, signal.SIGCONT)
+        # Woken by the signal, it still looks at its children once before it stops.
+        eventually(lambda: _is_stopped(joined.pid), "it looks no more")
 
         holding.kill()
         eventually(lambda: not Path(f"/proc/{first.pid}/cmdline").read_bytes(), "the first process is ending")

@@ -172,6 +172,9 @@ def _etcd_url(cluster: Cluster) -> str:
     return next(text.partition("=")[2] for text in arguments if text.startswith("--listen-client-urls="))
 
 
+_TURNS_UNTIL_CARRIED: Final = 5
+
+
 class Cable:
     """A TCP connection's way to the API server, which can be cut and mended."""
 
@@ -203,14 +206,20 @@ class Cable:
         """Ends every connection; new ones are refused."""
         if self._server is None:
             return
-        self._server.close()
+        server, self._server = self._server, None
+        server.close()
+        # What was accepted a moment ago gets its task within a few turns of the loop, and ends it at once.
+        for _ in range(_TURNS_UNTIL_CARRIED):
+            await asyncio.sleep(0)
         for wire in list(self._wires):
             wire.transport.abort()
-        await self._server.wait_closed()
+        await server.wait_closed()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._server = None
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            writer.transport.abort()
+            return
         self.connections += 1
         task = asyncio.current_task()
         assert task is not None
@@ -220,11 +229,13 @@ class Cable:
         try:
             far_reader, far_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
         except OSError:
+            self._wires.discard(writer)
             writer.transport.abort()
             return
         self._wires.add(far_writer)
         try:
-            await asyncio.gather(_pour(reader, far_writer), _pour(far_reader, writer))
+            if self._server is not None:  # else it was cut meanwhile
+                await asyncio.gather(_pour(reader, far_writer), _pour(far_reader, writer))
         finally:
             for wire in (writer, far_writer):
                 self._wires.discard(wire)
