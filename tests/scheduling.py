@@ -14,6 +14,9 @@ _TOGETHER: Final = {
     "tests/cluster/test_fleet.py": "published GPUs",
     "tests/cluster/test_forgery.py": "published GPUs",
     "tests/cluster/test_gpu_nodes.py": "published GPUs",
+    "tests/cluster/test_metering.py": "published GPUs",
+    # The controller as it is run does its work for all objects of that control plane.
+    "tests/cluster/kube/test_controller.py": "published GPUs",
 }
 
 

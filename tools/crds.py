@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from gpuslice.accounting.budgets import schema as budgets
 from gpuslice.cli.manifests import documents
 from gpuslice.installing import definitions
 from gpuslice.policies import schema
@@ -25,7 +26,7 @@ def texts() -> dict[Path, str]:
     found = {}
     for definition in definitions.all_definitions():
         plural = definition["spec"]["names"]["plural"]
-        room = "policies" if plural == schema.PLURAL else "quotas"
+        room = {schema.PLURAL: "policies", budgets.PLURAL: "accounting/budgets"}.get(plural, "quotas")
         found[FOLDER / f"{schema.GROUP}_{plural}.yaml"] = head.format(room) + documents.write(definition)
     return found
 

@@ -30,6 +30,13 @@ def problems_of(configuration: Configuration, sources: Mapping[str, str]) -> Ite
         yield problem(
             "webhook.policies", "policies from files are for a webhook without a cluster; keep them or the kubeconfig"
         )
+    if configuration.budgets.gpu_minutes_per_namespace is not None and configuration.ledger.address is None:
+        yield problem(
+            "budgets.gpuMinutesPerNamespace", "without a ledger nothing is metered: set ledger.address as well"
+        )
+    ledger = configuration.ledger
+    if ledger.volume_claim is not None and not (ledger.address or "").startswith("sqlite:"):
+        yield problem("ledger.volumeClaim", "only a file of SQLite needs a volume: set ledger.address to one as well")
     gpus = configuration.gpus
     names = {"gpus.wholeResource": gpus.whole_resource, "gpus.sharedResource": gpus.shared_resource}
     yield from _equal_names(names, sources)

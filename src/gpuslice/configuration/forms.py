@@ -85,6 +85,27 @@ def _listening(text: str) -> None:
         raise ValueError(f"{text!r} is not where metrics can be served; write ADDRESS:PORT, as 127.0.0.1:9500, or none")
 
 
+def _ledger(text: str) -> None:
+    if not text.startswith(("sqlite:/", "postgresql://", "postgres://")):
+        raise ValueError(f"{text!r} is no ledger; write sqlite:/path/to/file or postgresql://user@host/name")
+
+
+def _price(text: str) -> None:
+    import re
+
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII) is None:
+        raise ValueError(f"{text!r} is no price of an hour; write for example '2.50'")
+
+
+def _zone(text: str) -> None:
+    from zoneinfo import ZoneInfo
+
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"{text!r} is no time zone; write one as Europe/Berlin or UTC") from None
+
+
 def _namespace(text: str) -> None:
     import re
 
@@ -121,6 +142,11 @@ Interval = Annotated[str, Form("a duration", "write 50ms to 60s", "DURATION", _d
 Size = Annotated[int | str, Form("an amount of bytes", "write for example 4MiB", "SIZE", quantities.parse_bytes)]
 Resource = Annotated[str, Form("the name of a resource", "write for example example.com/gpu-slot", "NAME", _resource)]
 NamespacedName = Annotated[str, Form("a namespace and a name", "write NAMESPACE/NAME", "NAMESPACE/NAME", _pair)]
+LedgerAddress = Annotated[
+    str, Form("a ledger", "write sqlite:/path/to/file or postgresql://user@host/name", "ADDRESS", _ledger)
+]
+Price = Annotated[str, Form("a price", "write for example '2.50'", "PRICE", _price)]
+TimeZone = Annotated[str, Form("a time zone", "write one as Europe/Berlin or UTC", "ZONE", _zone)]
 Url = Annotated[str, Form("an address", "write for example https://webhook.example:8443", "URL", _url)]
 Names = Annotated[tuple[str, ...], Form("a list of texts", "write a list, as [one, two]", "NAME")]
 Paths = Annotated[tuple[str, ...], Form("a list of paths", "write a list, as [one.yaml, two.yaml]", "FILE")]

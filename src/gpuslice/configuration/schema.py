@@ -17,6 +17,7 @@ from gpuslice.configuration.forms import (
     Duration,
     Folder,
     Interval,
+    LedgerAddress,
     Listening,
     Name,
     Names,
@@ -25,10 +26,12 @@ from gpuslice.configuration.forms import (
     Path,
     Paths,
     Port,
+    Price,
     Resource,
     Size,
     Slots,
     Switch,
+    TimeZone,
     Url,
     about,
 )
@@ -134,6 +137,44 @@ class Controller(Section, frozen=True):
     @property
     def template_grace_seconds(self) -> float:
         return durations.parse_seconds(self.template_grace)
+
+
+class Ledger(Section, frozen=True):
+    """Where the controller keeps who held GPUs for how long. Without an address nothing is metered."""
+
+    address: Annotated[
+        LedgerAddress | None,
+        about("A file of SQLite, as sqlite:/var/lib/gpuslice/ledger.sqlite3, or a database of PostgreSQL."),
+    ] = None
+    volume_claim: Annotated[
+        Name | None,
+        about("In the cluster: the PersistentVolumeClaim, in gpuslice's namespace, in which the file of SQLite is."),
+    ] = None
+    password_secret: Annotated[
+        Name | None,
+        about("In the cluster: the Secret, in gpuslice's namespace, whose key `password` is that of PostgreSQL."),
+    ] = None
+    charge_by: Annotated[
+        Literal["maximum", "memory", "cores", "whole"],
+        about("What a slice is charged by: the larger of its shares of memory and cores, one of them, or whole GPUs."),
+    ] = "maximum"
+    prices: Annotated[
+        dict[str, Price], about("Of an hour of a whole GPU, by model, as {A100-40GB: '2.50', '*': '1'}.")
+    ] = field(default_factory=dict)
+    currency: Annotated[Name, about("Of the prices.")] = "USD"
+    sample: Annotated[Interval, about("Between two writes; so much may be unknown after a crash.")] = "5s"
+    keep_entries: Annotated[Duration, about("How long single entries are kept, as usage by pod needs them.")] = "35d"
+    keep_hours: Annotated[Duration, about("How long sums by hour are kept; those by day are kept for ever.")] = "100d"
+
+
+class Budgets(Section, frozen=True):
+    """The budget that every namespace has. Others are GPUBudget objects."""
+
+    gpu_minutes_per_namespace: Annotated[
+        Count | None, about("Minutes of a whole GPU that each namespace may use in a period.")
+    ] = None
+    period: Annotated[Literal["day", "week", "month", "year"], about("After which it begins anew.")] = "month"
+    time_zone: Annotated[TimeZone, about("In which periods begin at midnight.")] = "UTC"
 
 
 class Kubelet(Section, frozen=True):
@@ -243,4 +284,6 @@ class Configuration(Section, frozen=True):
     controller: Controller = field(default_factory=Controller)
     agent: Agent = field(default_factory=Agent)
     gpus: Gpus = field(default_factory=Gpus)
+    ledger: Ledger = field(default_factory=Ledger)
+    budgets: Budgets = field(default_factory=Budgets)
     logging: Logging = field(default_factory=Logging)

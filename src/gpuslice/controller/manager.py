@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpuslice.controller import followed_policies
+from gpuslice.controller import accounting, followed_policies
 from gpuslice.controller.endpoints import Endpoints
 from gpuslice.controller.followed_quotas import FollowedQuotas
 from gpuslice.controller.reconcilers.claim_templates import DEFAULT_GRACE, ClaimTemplates
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from gpuslice.controller.accounting import LedgerSettings
     from gpuslice.kube.client.api import Api
     from gpuslice.kube.reconciler import Reconciler
 
@@ -55,6 +56,8 @@ class Settings:
     #: Whose webhook configurations are kept. None: no configurations are.
     installation: Installation | None = None
     terms: Terms = field(default_factory=Terms)
+    #: Where GPU time is kept, and how it is charged. None: nothing is metered.
+    ledger: LedgerSettings | None = None
 
 
 def reconcilers(api: Api, informers: Informers, recorder: Recorder, settings: Settings) -> list[Reconciler[Any]]:
@@ -76,6 +79,7 @@ def reconcilers(api: Api, informers: Informers, recorder: Recorder, settings: Se
         QuotaTallies(api, quotas),
         QuotaStatus(api, quotas, excluded=installation.webhooks.excluded_namespaces if installation else None),
     ]
+    hosted += accounting.reconcilers(api, informers, recorder, settings.ledger)
     return [each for each in hosted if each is not None]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from gpuslice.accounting.budgets import schema as budgets
 from gpuslice.admission.registration import webhook_configurations
+from gpuslice.controller.reconcilers.budget_status import DEFAULT_BUDGET
 from gpuslice.installing import configuration, network_policies
 from gpuslice.installing.objects import Object, account, confined_pod, deployment, probe, rule
 from gpuslice.installing.options import CONTROLLER, WEBHOOK
@@ -23,18 +26,34 @@ def objects(options: Options) -> list[Object]:
     return [
         *account(CONTROLLER, options, _rights(), _rights_at_home(options)),
         network_policies.policy(CONTROLLER, options, metrics=options.configuration.controller.port),
-        deployment(CONTROLLER, options, _REPLICAS, _pod(options), configuration.pod_annotations(options)),
+        _deployment(options),
     ]
+
+
+def _deployment(options: Options) -> Object:
+    """A volume with a file of SQLite can be on one node only, so that one controller runs, and ends before the next."""
+    annotations = configuration.pod_annotations(options)
+    if options.configuration.ledger.volume_claim is None:
+        return deployment(CONTROLLER, options, _REPLICAS, _pod(options), annotations)
+    made = deployment(CONTROLLER, options, 1, _pod(options), annotations)
+    made["spec"]["strategy"] = {"type": "Recreate"}
+    return made
 
 
 def _rights() -> list[Object]:
     look = ["get", "list", "watch"]
     return [
-        rule(schema.GROUP, [schema.PLURAL, quotas.PLURAL], look),
-        rule(schema.GROUP, [f"{schema.PLURAL}/status", f"{quotas.PLURAL}/status"], ["patch"]),
+        rule(schema.GROUP, [schema.PLURAL, quotas.PLURAL, budgets.PLURAL], look),
+        rule(
+            schema.GROUP,
+            [f"{schema.PLURAL}/status", f"{quotas.PLURAL}/status", f"{budgets.PLURAL}/status"],
+            ["patch"],
+        ),
+        rule(schema.GROUP, [budgets.PLURAL], ["patch", "delete"], [DEFAULT_BUDGET]),
+        rule(schema.GROUP, [budgets.PLURAL], ["create"]),  # has no name yet, so none can be given
         rule("apiextensions.k8s.io", ["customresourcedefinitions"], look, [crd_watch.NAME]),
         rule("", ["pods", "namespaces", "nodes", "resourcequotas"], look),
-        rule("resource.k8s.io", ["resourceslices"], look),
+        rule("resource.k8s.io", ["resourceslices", "resourceclaims"], look),
         rule("resource.k8s.io", ["resourceclaimtemplates"], [*look, "create", "delete"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
         rule(_ADMISSION, _CONFIGURATIONS, [*look, "patch"], [webhook_configurations.NAME]),
@@ -64,4 +83,14 @@ def _pod(options: Options) -> Object:
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": configuration.mounts(),
     }
-    return confined_pod(CONTROLLER, container, volumes=configuration.volumes())
+    volumes = configuration.volumes()
+    ledger = options.configuration.ledger
+    if ledger.volume_claim is not None and ledger.address is not None:
+        folder = str(PurePosixPath("/" + ledger.address.partition(":")[2].lstrip("/")).parent)
+        container["volumeMounts"] = [*configuration.mounts(), {"name": "ledger", "mountPath": folder}]
+        volumes = [*volumes, {"name": "ledger", "persistentVolumeClaim": {"claimName": ledger.volume_claim}}]
+    if ledger.password_secret is not None:
+        # By this name PostgreSQL's own library finds it.
+        source = {"secretKeyRef": {"name": ledger.password_secret, "key": "password"}}
+        container["env"] = [{"name": "PGPASSWORD", "valueFrom": source}]
+    return confined_pod(CONTROLLER, container, volumes=volumes)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuslice.accounting.budgets import schema as budgets
 from gpuslice.policies import schema
 from gpuslice.quotas import schema as quotas
 
@@ -18,6 +19,40 @@ _QUANTITY: Final = {
 }
 #: Rules that no type can say, by struct.
 _VALIDATIONS: Final = {
+    "AmountSpec": [
+        {
+            "rule": "[has(self.gpuMinutes), has(self.gpuHours), has(self.money)].filter(given, given).size() == 1",
+            "message": "give one of gpuMinutes, gpuHours and money",
+        },
+        {
+            "rule": "!has(self.money) || self.money.matches('[1-9]')",
+            "message": "a budget of nothing is no budget; forbid GPUs by a GpuQuota instead",
+        },
+    ],
+    "WindowSpec": [
+        {
+            "rule": "[has(self.calendar), has(self.rolling), has(self.halfLife)].filter(given, given).size() == 1",
+            "message": "give one of calendar, rolling and halfLife",
+        },
+        {
+            "rule": "(!has(self.rolling) || self.rolling.matches('[1-9]')) && "
+            "(!has(self.halfLife) || self.halfLife.matches('[1-9]'))",
+            "message": "a window of 0 would forget at once what is used; write at least 1m",
+        },
+    ],
+    "LadderSpec": [
+        {
+            "rule": f"!has(self.{low}) || !has(self.{high}) || self.{low}.at <= self.{high}.at",
+            "message": f"{high}.at is below {low}.at; steps go up",
+        }
+        for low, high in (("lower", "gate"), ("gate", "evict"), ("lower", "evict"))
+    ],
+    "BudgetSpec": [
+        {
+            "rule": "has(self.window.calendar) || !has(self.carryOver) && !has(self.borrow)",
+            "message": "carryOver and borrow: only a calendar's windows follow each other; set window.calendar",
+        }
+    ],
     "HardSpec": [
         {
             "rule": "has(self.memory) || has(self.cores) || has(self.devices)",
@@ -66,7 +101,7 @@ _NUMBER_LIMIT: Final = 64  # entries of a map, so that the cost of the rules abo
 
 
 def all_definitions() -> list[dict[str, Any]]:
-    return [slice_policies(), gpu_quotas(), quota_tallies()]
+    return [slice_policies(), gpu_quotas(), quota_tallies(), gpu_budgets()]
 
 
 def slice_policies() -> dict[str, Any]:
@@ -98,6 +133,25 @@ def gpu_quotas() -> dict[str, Any]:
     status["properties"]["conditions"] = _conditions()
     version = _version(description, _generated(quotas.GpuQuotaSpec), status, columns)
     return _definition(quotas.KIND, quotas.PLURAL, "Namespaced", "gq", version)
+
+
+def gpu_budgets() -> dict[str, Any]:
+    """The CustomResourceDefinition of GPUBudget."""
+    columns = [
+        _column("Most used", "string", ".status.summary"),
+        _column("Over", "integer", ".status.over"),
+        _column("Namespaces", "integer", ".status.counted"),
+        _column("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status'),
+        _column("Metered", "string", '.status.conditions[?(@.type=="Metered")].status'),
+        _column("Age", "date", ".metadata.creationTimestamp"),
+    ]
+    description = (
+        "Says how much GPU time, or money for it, each of its namespaces may use in a window, and what follows."
+    )
+    status = _generated(budgets.BudgetStatus)
+    status["properties"]["conditions"] = _conditions()
+    version = _version(description, _generated(budgets.BudgetSpec), status, columns)
+    return _definition(budgets.KIND, budgets.PLURAL, "Cluster", "gb", version)
 
 
 def quota_tallies() -> dict[str, Any]:
