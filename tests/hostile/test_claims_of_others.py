@@ -16,7 +16,7 @@ from gpuslice.model.devices import GPU_CLASSES
 from gpuslice.model.slices import Slice
 from gpuslice_cluster.clusters import Cluster, ClusterError
 from tests.cluster.conftest import cluster  # noqa: F401 - a fixture
-from tests.cluster.kube.support import policy
+from tests.cluster.kube.support import install_quotas, policy
 from tests.cluster.served import Served, created, serving
 from tests.unit.admission.making import Object, admit, admitted, container, denied, pod, under
 from tests.waiting import eventually
@@ -268,21 +268,27 @@ def test_what_claims_of_others_are_for_is_known_from_the_api_server(webhook: Ser
         _create(webhook, pod(both, resourceClaims=gpus))
 
 
-def test_a_tenant_puts_no_gpu_into_the_place_of_a_claim_that_was_reviewed(webhook: Served) -> None:
+@pytest.mark.parametrize("kind_of_limit", ["SlicePolicy", "GpuQuota"])
+def test_a_tenant_puts_no_gpu_into_the_place_of_a_claim_that_was_reviewed(webhook: Served, kind_of_limit: str) -> None:
     """Specs of claims never change, but a claim can be deleted, and another made in its place."""
-    namespace = webhook.namespace
+    namespace, name = webhook.namespace, kind_of_limit.lower()
     rights: list[Object] = [
         {"kind": "Role", "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}]},
         {
             "kind": "RoleBinding",
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "claims"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
         },
     ]
     for right in rights:
-        document = right | {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "claims"}}
+        document = right | {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
         created(webhook.cluster, namespace, document)
-    guard, binding = claim_policy.objects("gpuslice-system", GPU_CLASSES, ())
+    objects = claim_policy.objects("gpuslice-system", GPU_CLASSES, ())
+    guard, binding = objects[:2] if kind_of_limit == "SlicePolicy" else objects[2:]
+    if kind_of_limit == "GpuQuota":
+        install_quotas(webhook.cluster)
+        quota = {"apiVersion": "gpuslice.io/v1alpha1", "kind": "GpuQuota", "metadata": {"name": "all"}}
+        created(webhook.cluster, namespace, quota | {"spec": {"hard": {"memory": "400Gi"}}})
     for each in (guard, binding):
         each["metadata"]["name"] = namespace
     binding["spec"] |= {"policyName": namespace, "matchResources": {"namespaceSelector": _only(namespace)}}
@@ -304,9 +310,11 @@ def test_a_tenant_puts_no_gpu_into_the_place_of_a_claim_that_was_reviewed(webhoo
             assert _is_denied(webhook, kind, alternatives=True)
             assert _is_denied(webhook, kind, name=_template())
         # Those who write policies may, and a pod that asks in a dialect still gets its template.
-        _made(webhook, kinds[1], "by-an-administrator", "gpu.nvidia.com")
+        _made(webhook, kinds[1], f"by-an-administrator-{name}", "gpu.nvidia.com")
         _create(webhook, pod(_asking("a", "1234Mi")))
     finally:
+        if kind_of_limit == "GpuQuota":
+            webhook.cluster.kubectl("delete", "gpuquota", "all", "-n", namespace)
         for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
             webhook.cluster.kubectl("delete", kind, namespace, "--ignore-not-found")
 
@@ -319,7 +327,7 @@ def _is_denied(webhook: Served, kind: str, *options: str, name: str = "swapped",
     try:
         _made(webhook, kind, name, "mig.nvidia.com", "--as=tenant", *options, alternatives=alternatives)
     except ClusterError as error:
-        return "this asks for GPUs by a device class, and a SlicePolicy limits" in str(error)
+        return "this asks for GPUs by a device class, and a " in str(error)
     return False
 
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuslice.admission.context import Context, UnknownError, UnknownNamespaceError
+from gpuslice.admission.context import Context, UnknownClaimsError, UnknownError, UnknownNamespaceError
 from gpuslice.admission.webhook.endpoints import LARGE_REVIEW
 from gpuslice.kube.errors import UnreachableError
 from gpuslice.quotas.tally import OverQuotaError
 from tests.unit.admission.making import admitted, container, pod
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuslice.admission.cluster.quota_reservations import Wanted
+    from gpuslice.model.pods import PodClaim
     from tests.webhook.conftest import StartServer
     from tests.webhook.support import Served
 
@@ -35,12 +38,21 @@ class Cluster:
     by_name: bool = False
     unknown: set[str] = field(default_factory=set)
     reserved: list[tuple[str, Wanted]] = field(default_factory=list)
+    #: For how many GPUs claims of others are, once that was asked.
+    claimed: int | None = None
+    learned: bool = False
 
     def context(self) -> Context:
-        return Context()
+        return Context(claimed_gpus=self._claimed_gpus)
+
+    def _claimed_gpus(self, namespace: str, claims: tuple[PodClaim, ...]) -> Mapping[PodClaim, int | None]:
+        if not self.learned:
+            raise UnknownClaimsError(namespace, claims)
+        return dict.fromkeys(claims, self.claimed)
 
     async def learn(self, unknown: UnknownError) -> None:
         self.unknown.discard(unknown.namespace)
+        self.learned |= isinstance(unknown, UnknownClaimsError)
 
     async def reserve(self, namespace: str, wanted: Wanted) -> None:
         if namespace in self.unknown:
@@ -74,6 +86,20 @@ def test_a_pod_is_reserved_under_the_uid_that_the_api_server_gave_it(serve: Star
         "devices": 1,
         "requests.nvidia.com/gpumem": 1024,
     }
+
+
+@pytest.mark.parametrize("padding", [0, LARGE_REVIEW], ids=["small", "large"])
+@pytest.mark.parametrize(("gpus", "code"), [(0, None), (2, 403), (None, 403)])
+def test_a_claim_is_asked_what_it_is_for(serve: StartServer, padding: int, gpus: int | None, code: int | None) -> None:
+    claims = [*GIVEN["spec"]["resourceClaims"], {"name": "card", "resourceClaimTemplateName": "cards"}]
+    document = {
+        "metadata": GIVEN["metadata"] | {"finalizers": ["x" * padding]},
+        "spec": GIVEN["spec"] | {"resourceClaims": claims},
+    }
+    cluster = Cluster(claimed=gpus, unknown={"team"})
+    response = ask(serve(cluster=cluster), document)
+    assert response.get("status", {}).get("code") == code
+    assert [wanted.charge.amounts["devices"] for _, wanted in cluster.reserved] == ([] if code else [1])
 
 
 def test_a_pod_that_holds_nothing_is_not_counted(serve: StartServer) -> None:

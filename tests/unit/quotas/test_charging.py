@@ -32,6 +32,11 @@ CONTEXT = Context(gpu_sizes=(40 * GIB,))
 SIDECAR = {"restartPolicy": "Always"}
 
 
+def unknown(_claim: object) -> int | None:
+    """What a claim of others is for."""
+    return None
+
+
 def read(document: Object) -> ChargedPod:
     return msgspec.json.decode(json.dumps(document), type=ChargedPod)
 
@@ -178,14 +183,23 @@ def _claim(name: str, template: str) -> Object:
     ],
 )
 def test_what_does_not_say_how_much_it_is_cannot_be_sized(claim: Object) -> None:
-    with pytest.raises(UnsizedError, match=r"spec.resourceClaims\[0\].*dialect"):
-        check_sized(read(pod(container(), resourceClaims=[claim])), TERMS)
-    check_sized(read(admitted(pod(container(limits={"nvidia.com/gpumem": "2048"})), CONTEXT)), TERMS)
+    for gpus_of in (unknown, lambda _claim: 1):
+        with pytest.raises(UnsizedError, match=r"spec.resourceClaims\[0\].*dialect"):
+            check_sized(read(pod(container(), resourceClaims=[claim])), TERMS, gpus_of)
+    check_sized(read(admitted(pod(container(limits={"nvidia.com/gpumem": "2048"})), CONTEXT)), TERMS, unknown)
+
+
+@pytest.mark.parametrize("claim", [{"name": "x", "resourceClaimName": "existing"}, _claim("x", "imex-channel")])
+def test_a_claim_for_no_gpu_needs_no_size(claim: Object) -> None:
+    check_sized(read(pod(container(), resourceClaims=[claim])), TERMS, lambda _claim: 0)
+    both = [claim, _claim("y", "gpu-of-its-own")]
+    with pytest.raises(UnsizedError, match=r"spec.resourceClaims\[1\]: the template 'gpu-of-its-own'"):
+        check_sized(read(pod(container(), resourceClaims=both)), TERMS, lambda claim: int(claim.name == "y"))
 
 
 def test_a_malformed_request_cannot_be_sized() -> None:
     with pytest.raises(UnsizedError, match=r"spec.containers\[0\]"):
-        check_sized(read(pod(container(limits={"tencent.com/vcuda-core": "150"}))), TERMS)
+        check_sized(read(pod(container(limits={"tencent.com/vcuda-core": "150"}))), TERMS, unknown)
 
 
 def test_what_is_kept_of_a_pod_is_charged_as_the_pod_is() -> None:

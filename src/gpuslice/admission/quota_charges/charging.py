@@ -30,10 +30,10 @@ from gpuslice.quotas.schema import CORES, DEVICES, MEMORY
 from gpuslice.quotas.tally import Charge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpuslice.dialects.dialect import Dialect
-    from gpuslice.model.pods import Place
+    from gpuslice.model.pods import Place, PodClaim
     from gpuslice.model.settings import Settings
 
 
@@ -82,20 +82,16 @@ def charge(pod: ChargedPod, terms: Terms) -> Charge:
     )
 
 
-def check_sized(pod: ChargedPod, terms: Terms) -> None:
-    """Raises UnsizedError if the pod holds what `charge` cannot count."""
+def check_sized(pod: ChargedPod, terms: Terms, gpus_of: Callable[[PodClaim], int | None]) -> None:
+    """Raises UnsizedError if the pod holds what `charge` cannot count. `gpus_of` tells for how many GPUs a claim is
+    that admission did not make; one for none, as for a network card, is no matter of the quota.
+    """
     for index, claim in enumerate((pod.spec.resource_claims if pod.spec else None) or ()):
-        if claim.resource_claim_name is not None:
-            raise UnsizedError(
-                f"spec.resourceClaims[{index}]: the ResourceClaim {claim.resource_claim_name[:64]!r} exists "
-                "already, and no quota counts it for this pod; ask for a GPU in a dialect instead"
-            )
-        template = claim.resource_claim_template_name or ""
-        if claim_amounts.read(template) is None:
-            raise UnsizedError(
-                f"spec.resourceClaims[{index}]: the template {template[:64]!r} is not gpuslice's, so that it is not "
-                "known how much of a GPU it gives; ask for a GPU in a dialect instead"
-            )
+        if claim.resource_claim_name is None and claim_amounts.read(claim.resource_claim_template_name or ""):
+            continue
+        gpus = gpus_of(claim)
+        if gpus != 0:
+            raise UnsizedError(f"spec.resourceClaims[{index}]: {_why_unsized(claim, gpus)}")
     reader = Reader(pod, terms.settings)
     for place in reader.places:
         try:
@@ -103,6 +99,24 @@ def check_sized(pod: ChargedPod, terms: Terms) -> None:
                 pass
         except (RequestError, ValueError) as error:
             raise UnsizedError(f"{place.field}: it is not known how much of a GPU this is: {error}") from None
+
+
+def _why_unsized(claim: PodClaim, gpus: int | None) -> str:
+    if claim.resource_claim_name is not None:
+        named = f"the ResourceClaim {claim.resource_claim_name[:64]!r}"
+    else:
+        named = f"the template {(claim.resource_claim_template_name or '')[:64]!r}"
+    if gpus is None:
+        return (
+            f"a quota counts the GPUs of this namespace, and gpuslice cannot know what {named} is for; make it before "
+            "the pod if it is for another device, and ask for a GPU in a dialect"
+        )
+    if claim.resource_claim_name is not None:
+        return f"{named} exists already, and no quota counts it for this pod; ask for a GPU in a dialect instead"
+    return (
+        f"{named} is not gpuslice's, so that it is not known how much of a GPU it gives; ask for a GPU in a dialect "
+        "instead"
+    )
 
 
 def is_charged(pod: Pod) -> bool:

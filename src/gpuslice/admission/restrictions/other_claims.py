@@ -1,8 +1,9 @@
 """The claims of a pod that admission did not make: for network cards, or for GPUs that a user asks for by himself.
 
-What they ask for is in the cluster and not in the pod, so it is asked for when it matters: under a maximum, and where a
-container asks in a dialect as well. A user who may make claims can replace one after the pod was reviewed; that the new
-one asks for no GPU either, where a maximum holds, is the API server's to see (`registration/claim_policy.py`).
+What they ask for is in the cluster and not in the pod, so it is asked for when it matters: under a maximum or a
+GpuQuota, and where a container asks in a dialect as well. A user who may make claims can replace one after the pod was
+reviewed; that the new one asks for no GPU either, where these hold, is the API server's to see
+(`registration/claim_policy.py`).
 """
 
 from __future__ import annotations
@@ -48,4 +49,4 @@ class OtherClaims:
 
     def gpus(self, claim: PodClaim) -> int | None:
         """None if it cannot be known."""
-        return self._asked[claim]
+        return self._asked.get(claim)

@@ -17,6 +17,7 @@ from gpuslice.admission.context import UnknownError
 from gpuslice.admission.quota_charges import asked_resources, charging
 from gpuslice.admission.quota_charges.asked_proof import UnprovenError, check_proven
 from gpuslice.admission.quota_charges.charging import ChargedPod, Terms, UnsizedError
+from gpuslice.admission.restrictions.other_claims import OtherClaims
 from gpuslice.admission.review import UnreadableError, read_request
 from gpuslice.admission.webhook import validation
 from gpuslice.admission.webhook.metrics import Refusal
@@ -78,20 +79,23 @@ class QuotaReviews:
 
     async def _reserve(self, request: AnyRequest, *, large: bool) -> None:
         context = self._cluster.context()
-        wanted = (
-            await self._large.run(lambda: _settled(_wanted(request, context))) if large else _wanted(request, context)
-        )
-        if wanted is None:
-            return
-        # The labels of the namespace first, and then what the pod claims there.
-        for _ in range(_MOST_TO_LEARN):
+        # The labels of the namespace first, and then what the pod claims there. The checks of a large one are made in
+        # a thread, with what is known by then.
+        for left in reversed(range(_MOST_TO_LEARN + 1)):
+            if large:
+                wanted = await self._large.run(lambda: _settled(_wanted(request, context)))
+            else:
+                wanted = _wanted(request, context)
+            if wanted is None:
+                return
             try:
                 await self._cluster.reserve(request.namespace, wanted)
             except UnknownError as unknown:
+                if not left:
+                    raise
                 await self._cluster.learn(unknown)
             else:
                 return
-        await self._cluster.reserve(request.namespace, wanted)
 
     def _review_update(self, request: AnyRequest, body: bytes) -> Verdict:
         try:
@@ -118,13 +122,14 @@ def _wanted(request: AnyRequest, context: Context) -> Wanted | None:
     if not charging.is_charged(pod):
         return None
     terms = terms_of(context)
+    others = OtherClaims(pod.spec, request.namespace, context)
     metadata = pod.metadata
     return Wanted(
         uid=metadata.uid if metadata else "",
         name=(metadata.name if metadata else None) or request.name,
         charge=charging.charge(pod, terms),
         dry_run=bool(request.dry_run),
-        check_for_gpus=lambda: charging.check_sized(pod, terms),
+        check_for_gpus=lambda: charging.check_sized(pod, terms, others.gpus),
         check_for_names=lambda: check_proven(request.object, request.namespace, context, request.user_info),
     )
 

@@ -8,6 +8,7 @@ import msgspec
 
 from gpuslice.admission.quota_charges import charging
 from gpuslice.admission.quota_charges.charging import ChargedPod, UnsizedError
+from gpuslice.admission.restrictions.other_claims import OtherClaims
 from gpuslice.admission.webhook.quota_reviews import terms_of
 from gpuslice.quotas import tally
 from gpuslice.quotas.schema import TallySpec
@@ -42,19 +43,20 @@ class QuotaUse:
         #: Pods of which a GpuQuota cannot tell how much they hold, and why.
         self.refused: list[str] = []
 
-    def add(self, namespace: str, title: str, pod: Mapping[str, Any]) -> None:
+    def add(self, namespace: str, title: str, pod: Mapping[str, Any], context: Context) -> None:
+        """Raises UnknownClaimsError, having counted nothing, if it has to be known what the pod claims."""
         if namespace not in self._quotas:
             return
         charged = msgspec.convert(pod, ChargedPod)
         if not charging.is_charged(charged):
             return
-        counted = self._pods.setdefault(namespace, [])
-        counted.append(Counted(str(len(counted)), title, charging.charge(charged, self._terms)))
         if tally.counts_gpus(TallySpec(dict(self._quotas[namespace]))):
             try:
-                charging.check_sized(charged, self._terms)
+                charging.check_sized(charged, self._terms, OtherClaims(charged.spec, namespace, context).gpus)
             except UnsizedError as error:
                 self.refused.append(f"{title}: {error}")
+        counted = self._pods.setdefault(namespace, [])
+        counted.append(Counted(str(len(counted)), title, charging.charge(charged, self._terms)))
 
     def uses(self) -> Iterator[Use]:
         for namespace, quotas in sorted(self._quotas.items()):

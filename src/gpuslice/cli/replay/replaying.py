@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuslice.admission.cluster.claims_of_pods import ClaimsOfPods
 from gpuslice.admission.context import Context, UnknownClaimsError
@@ -16,10 +17,11 @@ from gpuslice.cli.replay.quota_use import QuotaUse
 from gpuslice.kube.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-    from gpuslice.cli.manifests.admitted import Admitted
     from gpuslice.kube.client.api import Api
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +59,20 @@ async def replay(api: Api, namespace: str, given: Context, excluded: Collection[
         if place in excluded:
             outcomes.leave(workload, "admission is not asked in this namespace", admit_object(before, place, given))
             continue
-        admitted = await _admit(before, place, context, claims, reading)
+        admitted = await _knowing(partial(admit_object, before, place), context, claims, reading)
         outcomes.add(workload, admitted)
         if not admitted.left_out and not stored_pods.has_ended(pod):
-            quotas.add(place, admitted.title, admitted.after)
+            await _knowing(partial(quotas.add, place, admitted.title, admitted.after), context, claims, reading)
     return Replayed(outcomes, quotas, context, tuple(reading.unread))
 
 
-async def _admit(
-    pod: dict[str, Any], namespace: str, context: Context, claims: ClaimsOfPods, reading: ClusterReading
-) -> Admitted:
-    """Claims of the pod's own are looked at when a policy needs to know them."""
+async def _knowing(
+    answer: Callable[[Context], _Answer], context: Context, claims: ClaimsOfPods, reading: ClusterReading
+) -> _Answer:
+    """Claims of a pod's own are looked at when a policy or a quota needs to know them."""
     while True:
         try:
-            return admit_object(pod, namespace, context)
+            return answer(context)
         except UnknownClaimsError as unknown:
             try:
                 await claims.learn(unknown)
