@@ -46,7 +46,9 @@ class Expression:
             raise ExpressionError(_first_line(error)) from None
         if not isinstance(value, bool):
             failed = result.type().name() == "ERROR"
-            raise ExpressionError(str(value) if failed else f"it gave {str(value)[:40]!r}, not true or false")
+            raise ExpressionError(
+                str(value).removeprefix("UNKNOWN: ") if failed else f"it gave {str(value)[:40]!r}, not true or false"
+            )
         return value
 
 
@@ -67,8 +69,11 @@ def _environment() -> cel.Env:
     from cel_expr_python import cel
     from cel_expr_python.ext import ext_optional, ext_strings
 
-    # As in Kubernetes' own policies. What these have beyond it (quantity, sets, lists, url, ip) is refused by its name.
-    extensions = [ext_strings.ExtStrings(), ext_optional.ExtOptional()]
+    from gpuslice.policies import cel_functions
+
+    # As in Kubernetes' own policies. What these have beyond it (lists, url, ip, semver) is refused by its name.
+    ours = cel.CelExtension("gpuslice", cel_functions.declarations())
+    extensions = [ext_strings.ExtStrings(), ext_optional.ExtOptional(), ours]
     return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN), extensions=extensions)
 
 
