@@ -75,6 +75,9 @@ def test_a_switch_that_is_off_is_not_worth_a_word(said: str) -> None:
     ("name", "remedy"),
     [
         ("nvidia.com/use-gputype", "add nvidia.com/gpumem-percentage: 100 to the container's limits"),
+        ("hami.io/node-scheduler-policy", "write affinity or topologySpreadConstraints instead"),
+        ("hami.io/gpu-scheduler-policy", "leave it out, because whole GPUs are shared with no other pod"),
+        ("nvidia.com/vgpu-mode", "leave it out, because whole GPUs are shared with no other pod"),
         ("nvidia.com/nouse-gpuuuid", "add nvidia.com/gpumem-percentage: 100 to the container's limits"),
         ("gpuslice.io/gpu-model", "ask by gpuslice.io/gpus instead"),
     ],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpuslice.admission.advice import misspelt_names
 from gpuslice.admission.granting import NotAllowedError
 from gpuslice.dialects import choices, common_fields, fields, registry
-from gpuslice.dialects.known import native
+from gpuslice.dialects.known import hami, native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 _DOMAIN: Final = native.DIALECT.prefixes
 _RESOURCES: Final = frozenset(resource.name for resource in native.DIALECT.resources)
 _ANNOTATIONS: Final = frozenset(field.name for field in native.DIALECT.pod_fields)
-#: What chooses the GPU of a slice, and how a pod with whole GPUs has it count.
+#: What chooses the GPU of a slice, or its node, and how a pod with whole GPUs has it count.
 _CHOICES: Final = (
     *((field, "add nvidia.com/gpumem-percentage: 100 to the container's limits") for field in choices.FIELDS),
     (common_fields.GPU_MODEL, "ask by gpuslice.io/gpus instead"),
+    (hami.NODE_POLICY, "write affinity or topologySpreadConstraints instead"),
+    (hami.GPU_POLICY, "leave it out, because whole GPUs are shared with no other pod"),
+    (hami.MODE, "leave it out, because whole GPUs are shared with no other pod"),
 )
 _CHOOSING: Final = frozenset(field.name for field, _ in _CHOICES)
 #: As people write yes.
