@@ -30,7 +30,7 @@ def test_json_is_a_list_of_the_same(gpuslice_command: Path) -> None:
 
     assert listed["kind"] == "List"
     assert [each["kind"] for each in listed["items"]] == [
-        *["CustomResourceDefinition"] * 3,
+        *["CustomResourceDefinition"] * 4,
         "ClusterRole",
         *["DeviceClass"] * 2,
     ]

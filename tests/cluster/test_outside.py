@@ -15,7 +15,7 @@ import pytest
 
 from gpuslice_cluster import control_plane
 from gpuslice_cluster.binaries import program
-from gpuslice_cluster.clusters import Cluster, free_ports, new_layout
+from gpuslice_cluster.clusters import Cluster, ClusterError, free_ports, new_layout
 from tests.cluster.served import end
 from tests.cluster.sharing import run_process
 from tests.node.support import read_line
@@ -138,6 +138,14 @@ def _created(cluster: Cluster, asked: Object) -> tuple[Object, str]:
     return limits, done.stderr
 
 
+def _applies(cluster: Cluster, written: Object) -> bool:
+    try:
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(written))
+    except ClusterError:
+        return False
+    return True
+
+
 def _logged(log: Path, event: str) -> list[Object]:
     entries = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     return [entry for entry in entries if event in entry["event"]]
@@ -180,7 +188,8 @@ def test_a_pod_is_told_when_no_node_offers_what_it_is_given_and_never_refused(
         _applied(cluster, gpuslice_command, "--url", f"https://127.0.0.1:{port}"),
         _webhook(gpuslice_command, tmp_path, _kubeconfig(cluster, tmp_path), port) as log,
     ):
-        cluster.kubectl("apply", "-f", "-", input=json.dumps(SLOTS_FOR_ALL))
+        # A policy is refused as long as no webhook with a certificate is there to look at it.
+        eventually(lambda: _applies(cluster, SLOTS_FOR_ALL), "a policy", seen=log.read_text)
         slots = {"nvidia.com/gpu-shared": "4"}
         eventually(lambda: _created(cluster, USUAL)[0] == slots, "slots", seen=log.read_text)
         assert told not in _created(cluster, USUAL)[1], "nodes with GPUs may be yet to come"

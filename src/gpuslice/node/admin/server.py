@@ -342,15 +342,9 @@ class AdminServer:
         )
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = sockets.peer_of(writer.get_extra_info("socket"))
-        if not self._limits.has_room(peer.uid):
-            writer.write(_refusal("busy", f"uid {peer.uid} has too many connections: close some, and try again"))
-            writer.close()
-            return
         self._connections[task := asyncio.current_task()] = writer
         try:
-            with self._limits.counted(peer.uid):
-                await self._converse(reader, writer, peer)
+            await self._serve(reader, writer)
         except ValueError:  # the line is too long
             writer.write(_refusal("too_long", f"a request has at most {messages.MAX_BYTES} bytes"))
         except TimeoutError:  # half a message, or a client that does not read: what it was sent waits no longer
@@ -360,8 +354,16 @@ class AdminServer:
         except Exception:  # noqa: BLE001 - one request never ends the agent
             self._log.exception("an admin request failed", operation="admin")
         finally:
+            await _hang_up(writer)
             del self._connections[task]
-            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = sockets.peer_of(writer.get_extra_info("socket"))
+        if not self._limits.has_room(peer.uid):
+            writer.write(_refusal("busy", f"uid {peer.uid} has too many connections: close some, and try again"))
+            return
+        with self._limits.counted(peer.uid):
+            await self._converse(reader, writer, peer)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         """Answers line by line, until one does not come in time or is not from a client that knows the token."""
@@ -381,6 +383,18 @@ class AdminServer:
             writer.close()
         if tasks := [task for task in self._connections if task is not None]:
             await asyncio.wait(tasks, timeout=1)
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """Closes the connection, and hears how it ended: an error that nobody asks for is logged when it is collected."""
+    writer.close()
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await writer.wait_closed()
+    except TimeoutError:
+        writer.transport.abort()
+    except OSError:
+        pass  # the client went first
 
 
 def _refusal(code: str, message: str) -> bytes:
